@@ -1,7 +1,7 @@
 """ProRes by kernels compared with FFmpeg: decoding with its decoder on one thread, encoding with
 prores_ks, as frames for each second of processors, which other work on the machine disturbs least.
 
-python lbrx/benchmarks/prores_speed.py
+python lbrx-video/benchmarks/prores_speed.py
 
 Frames are FFmpeg's test picture at 1920 x 1080, plain and with two amounts of noise.
 """
@@ -16,10 +16,10 @@ import av
 import numpy as np
 
 import lbrx
-from lbrx.video.color import BT709
-from lbrx.video.pixel_formats import find
-from lbrx.video.planes import Planes
-from lbrx.video.prores import decode, encode
+from lbrx_video.color import BT709
+from lbrx_video.pixel_formats import find
+from lbrx_video.planes import Planes
+from lbrx_video.prores import decode, encode
 
 HEIGHT, WIDTH = 1080, 1920
 FRAMES, ROUNDS = 4, 8

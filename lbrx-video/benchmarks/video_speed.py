@@ -1,7 +1,7 @@
 """Video: conversion compared with FFmpeg's scaler and numpy, and the whole way from a file to
 tensors compared with decoding alone, with PyAV and numpy, and with torchcodec.
 
-python lbrx/benchmarks/video_speed.py [--clip CLIP.mov] [--torchcodec PYTHON]
+python lbrx-video/benchmarks/video_speed.py [--clip CLIP.mov] [--torchcodec PYTHON]
 
 Without a clip, one of 1080p ProRes 422 HQ with noise is made, about 190 Mb/s at 25 frames a second.
 PYTHON is that of an environment with torchcodec. All figures of a table are from one run, in turns.
@@ -24,8 +24,8 @@ import av
 import numpy as np
 
 import lbrx
-from lbrx.video.frame_options import FrameOptions
-from lbrx.video.operations import to_frames
+from lbrx_video.frame_options import FrameOptions
+from lbrx_video.operations import to_frames
 
 HEIGHT, WIDTH, RATE = 1080, 1920, 25
 DISTINCT, REPEATS = 8, 12  # frames that are encoded, and how often each is in the clip

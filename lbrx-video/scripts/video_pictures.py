@@ -1,6 +1,6 @@
 """Makes the pictures of docs/video.md: what the video kernels do.
 
-python lbrx/scripts/video_pictures.py [FOLDER]
+python lbrx-video/scripts/video_pictures.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import lbrx
-from lbrx.video.pictures import save_picture
+from lbrx_video.pictures import save_picture
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 GAP = 4  # pixels between the parts of a picture

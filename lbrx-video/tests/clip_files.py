@@ -7,8 +7,8 @@ from pathlib import Path
 import av
 import numpy as np
 
-from lbrx.video.ffmpeg import plane_view
-from lbrx.video.pixel_formats import find
+from lbrx_video.ffmpeg import plane_view
+from lbrx_video.pixel_formats import find
 
 HEIGHT, WIDTH, RATE = 48, 64, 24
 
@@ -25,16 +25,30 @@ def frame_of(planes, pixel_format, height=HEIGHT, width=WIDTH):
     return frame
 
 
-def write_clip(path, codec, frames, pixel_format, *, options=None, audio=False, faststart=False):
-    """A file of given frames, tagged as BT.709. Audio is one second of a tone for each 24 frames."""
+def write_clip(
+    path,
+    codec,
+    frames,
+    pixel_format,
+    *,
+    options=None,
+    audio=False,
+    faststart=False,
+    color=(1, 1, 1, 1),
+    aspect=None,
+):
+    """A file of given frames. Audio is one second of a tone for each 24 frames. color: FFmpeg's
+    codes of primaries, transfer, matrix and range, by default those of BT.709."""
     flags = {"movflags": "+faststart"} if faststart else {}
     with av.open(str(path), "w", options=flags) as file:
         stream = file.add_stream(codec, rate=RATE)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixel_format
+        stream.width, stream.height = frames[0].width, frames[0].height
+        stream.pix_fmt = pixel_format
         stream.options = options or {}
+        stream.codec_context.sample_aspect_ratio = aspect or 1
         tagged = [stream.codec_context, *frames]
         for one in tagged:
-            one.colorspace = one.color_primaries = one.color_trc = one.color_range = 1
+            one.color_primaries, one.color_trc, one.colorspace, one.color_range = color
         sound = file.add_stream("pcm_s16le", rate=8000, layout="mono") if audio else None
         for number, frame in enumerate(frames):
             frame.pts = number

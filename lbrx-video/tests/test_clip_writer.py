@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import av
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from seeds import generator
 
 import lbrx
 import lbrx.video
-from lbrx.video.color import Color
+from lbrx_video.color import Color, assumed_matrix
 
 FRAMES = 4
 
@@ -119,6 +122,81 @@ def test_color_metadata(tmp_path, file, codec):
     assert decibels(picture(), read(tmp_path / file)) > 24
 
 
+UNTAGGED = (2, 2, 2, 0)
+
+
+def copied(source, target, **given):
+    """The frames of a clip, encoded again without a change."""
+    with lbrx.video.open(source) as clip, lbrx.video.writer(target, like=clip, **given) as out:
+        out.write(clip.frame(0, device="cpu"))
+    with av.open(str(target)) as file:
+        frame = next(file.decode(video=0))
+        codes = (frame.color_primaries, frame.color_trc, frame.colorspace, frame.color_range)
+        return tuple(map(int, codes))
+
+
+@pytest.mark.parametrize(
+    ("height", "color", "file", "codec", "tags"),
+    [
+        (48, UNTAGGED, "b.mov", "prores", (1, 1, 6, 1)),
+        (48, UNTAGGED, "b.mp4", "h264", (1, 1, 6, 1)),
+        (480, UNTAGGED, "b.mp4", "h264", (6, 1, 6, 1)),
+        (576, UNTAGGED, "b.mkv", "ffv1", (5, 1, 6, 1)),
+        (720, UNTAGGED, "b.mov", "prores", (1, 1, 1, 1)),
+        (48, UNTAGGED, "b.avi", "ffv1", UNTAGGED),
+        (48, (1, 1, 1, 1), "b.avi", "ffv1", UNTAGGED),
+        (48, (5, 6, 5, 1), "b.mov", "prores", (5, 6, 5, 1)),
+        (48, (9, 16, 9, 1), "b.mp4", "h264", (9, 16, 9, 1)),
+        (48, (1, 1, 1, 2), "b.mov", "prores", (1, 1, 1, 1)),
+        (48, (1, 1, 1, 2), "b.mp4", "h264", (1, 1, 1, 2)),
+        (48, (2, 2, 6, 2), "b.mkv", "ffv1", (1, 1, 6, 2)),
+    ],
+)
+def test_copies_keep_colors(tmp_path, height, color, file, codec, tags):
+    """Codes and tags of a file mean what those of its source mean, for every reader: what a source
+    leaves open is tagged as it was read, where a file can say it."""
+    frames = [frame_of((110, 160, 90), "yuv444p", height)]
+    source = write_clip(tmp_path / "a.mkv", "ffv1", frames, "yuv444p", color=color)
+    profile = "4444" if codec == "prores" else None
+    assert copied(source, tmp_path / file, codec=codec, profile=profile) == tags
+    x, y = read(source), read(tmp_path / file)
+    assert np.abs(x - y).max() < 0.02
+
+
+def test_a_larger_copy_of_untagged_video(tmp_path):
+    """The source's rows decide about the matrix, not those of the copy."""
+    source = write_clip(
+        tmp_path / "a.mkv", "ffv1", [frame_of((90, 200, 60), "yuv444p")], "yuv444p", color=UNTAGGED
+    )
+    with (
+        lbrx.video.open(source) as clip,
+        lbrx.video.writer(tmp_path / "b.mkv", "ffv1", like=clip, size=(720, 64)) as out,
+    ):
+        out.write(clip.frame(0, size=(720, 64), device="cpu"))
+    assert out.color.matrix == assumed_matrix(HEIGHT) == 6
+    np.testing.assert_allclose(read(source)[0, :, 0, 0], read(out.path)[0, :, 0, 0], atol=0.005)
+
+
+@pytest.mark.parametrize("file", ["b.mov", "b.mp4"])
+def test_pixels_that_are_not_square(tmp_path, file):
+    frames = [frame_of((90, 128, 128), "yuv420p")]
+    source = write_clip(tmp_path / "a.mp4", "libx264", frames, "yuv420p", aspect=Fraction(16, 15))
+    copied(source, tmp_path / file)
+    for path in (source, tmp_path / file):
+        with lbrx.video.open(path) as clip:
+            assert clip.facts.pixel_aspect == Fraction(16, 15)
+
+
+@pytest.mark.parametrize(
+    ("file", "codec"),
+    [("a.mp4", "h264"), ("b.M4V", "h264"), ("c.mov", "prores"), ("d.mkv", "prores")],
+)
+def test_codec_by_the_ending(tmp_path, file, codec):
+    write(tmp_path / file, picture())
+    with lbrx.video.open(tmp_path / file) as clip:
+        assert clip.facts.codec == codec
+
+
 def test_like_a_clip_with_its_audio(tmp_path):
     frames = source_frames(24, "yuv422p10le")
     original = write_clip(tmp_path / "a.mov", "prores_ks", frames, "yuv422p10le", audio=True)
@@ -168,7 +246,14 @@ def test_files_appear_when_complete(tmp_path):
         ("a.mov", {"encoder": "gpu"}, "encoder='gpu': give one of auto, software, hardware"),
         ("a.mov", {"alpha": True}, "has no alpha in this profile: give alpha=False"),
         ("a.mov", {"layout": "HWC"}, "layout='HWC': give one of NCHW, NHWC"),
-        ("a.mov", {"rate": 0}, "rate=0: give a positive number"),
+        (
+            "a.mov",
+            {"rate": 0},
+            "rate=0: give a number of frames in a second from 1/10000 to 100,000",
+        ),
+        ("a.mov", {"rate": 9e-5}, "rate=9e-05: give a number"),
+        ("a.mov", {"rate": math.inf}, "rate=inf: give a number"),
+        ("a.mov", {"rate": 10**400}, "rate=1000.*: give a number"),
         ("a.mov", {"size": (8, 8)}, "with 3 or 4 channels of 8 x 8"),
         ("a.txt", {}, "a.txt: its ending says no container: give one of .mov, .mp4"),
         ("a.mp4", {"codec": "prores"}, "a.mp4: mp4 files cannot hold prores_ks: choose another"),

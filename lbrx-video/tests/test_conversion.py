@@ -11,13 +11,13 @@ from seeds import derived, generator
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
-from lbrx.video.color import BT709
-from lbrx.video.conversion import Samples, ToFrames, ToPlanes
-from lbrx.video.ffmpeg import plane_view
-from lbrx.video.operations import to_frames, to_planes
-from lbrx.video.pixel_formats import FORMATS, ColorModel, find
-from lbrx.video.planes import Planes
+from lbrx.arrays import dtype as dt
+from lbrx_video.color import BT709
+from lbrx_video.conversion import Samples, ToFrames, ToPlanes
+from lbrx_video.ffmpeg import plane_view
+from lbrx_video.operations import to_frames, to_planes
+from lbrx_video.pixel_formats import FORMATS, ColorModel, find
+from lbrx_video.planes import Planes
 
 HEIGHT, WIDTH = 19, 37
 CODE = 1.0  # of the format, the tolerance for results

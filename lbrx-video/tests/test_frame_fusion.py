@@ -8,9 +8,9 @@ from seeds import derived, generator
 from test_conversion import conversion, packed, random_codes
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.video.operations import to_frames
-from lbrx.video.pixel_formats import find
+from lbrx.arrays import dtype as dt
+from lbrx_video.operations import to_frames
+from lbrx_video.pixel_formats import find
 
 
 def frames_of(dtype=dt.float32, layout="NCHW"):

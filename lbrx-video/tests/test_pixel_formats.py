@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.video.color import BT709
-from lbrx.video.pixel_formats import FORMATS, ColorModel, find
-from lbrx.video.planes import Planes
+from lbrx_video.color import BT709
+from lbrx_video.pixel_formats import FORMATS, ColorModel, find
+from lbrx_video.planes import Planes
 
 
 @pytest.mark.parametrize("name", FORMATS)

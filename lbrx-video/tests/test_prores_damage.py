@@ -12,7 +12,7 @@ from seeds import derived
 
 import softmetal
 from lbrx.errors import FormatError
-from lbrx.video.prores import FieldOrder, decode, decoder, read_header
+from lbrx_video.prores import FieldOrder, decode, decoder, read_header
 
 CLIPS = [
     Clip("apch", 3, size=(40, 200)),

@@ -13,10 +13,10 @@ from prores_material import Clip, encoded, reference, with_byte, with_slices
 import lbrx
 import softmetal
 from lbrx import metal
+from lbrx.arrays.storage.mapped import FileMapping
 from lbrx.errors import FormatError, SettingError
-from lbrx.storage.mapped import FileMapping
-from lbrx.video.prores import decode, decoder
-from lbrx.video.prores.batch import Batch
+from lbrx_video.prores import decode, decoder
+from lbrx_video.prores.batch import Batch
 
 VARIANTS = ["serial", "blocks"]
 ALPHA = "yuva444p10le"

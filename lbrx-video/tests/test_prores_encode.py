@@ -10,12 +10,12 @@ from prores_material import drawn, reference
 import lbrx
 import softmetal
 from lbrx.errors import FormatError, SettingError
-from lbrx.video.color import BT709
-from lbrx.video.pixel_formats import find
-from lbrx.video.planes import Planes
-from lbrx.video.prores import FieldOrder, decode, encode, read_header
-from lbrx.video.prores.profiles import PROFILES
-from lbrx.video.prores.rate_control import COARSEST, chosen_scales
+from lbrx_video.color import BT709
+from lbrx_video.pixel_formats import find
+from lbrx_video.planes import Planes
+from lbrx_video.prores import FieldOrder, decode, encode, read_header
+from lbrx_video.prores.profiles import PROFILES
+from lbrx_video.prores.rate_control import COARSEST, chosen_scales
 
 # Codec, pixel format, size, source, field order, least PSNR of a plane in dB.
 CASES = [

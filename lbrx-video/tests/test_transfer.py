@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.video.color import BT709
-from lbrx.video.conversion import Samples, ToFrames
-from lbrx.video.operations import to_frames
-from lbrx.video.pixel_formats import find
-from lbrx.video.planes import Planes
-from lbrx.video.transfer import CODE, LIGHT, check_transfer
+from lbrx.arrays import dtype as dt
+from lbrx_video.color import BT709
+from lbrx_video.conversion import Samples, ToFrames
+from lbrx_video.operations import to_frames
+from lbrx_video.pixel_formats import find
+from lbrx_video.planes import Planes
+from lbrx_video.transfer import CODE, LIGHT, check_transfer
 
 # Code and light, from BT.709, BT.1886, IEC 61966-2-1, ST 2084 (100 and 1,000 cd/m2) and BT.2100.
 KNOWN = [

@@ -6,11 +6,12 @@ import pytest
 from strict_msl import findings
 from test_conversion import conversion
 
-from lbrx import dtype as dt
-from lbrx.metal.library import SHADERS, shader_text
-from lbrx.video import frame_kernels, frame_source, plane_kernels, plane_source
-from lbrx.video.conversion import Samples, ToPlanes
-from lbrx.video.pixel_formats import find
+from lbrx.arrays import dtype as dt
+from lbrx.metal.library import SHADERS
+from lbrx.metal.shader_files import shader_text
+from lbrx_video.conversion import Samples, ToPlanes
+from lbrx_video.kernels import frame_kernels, frame_source, plane_kernels, plane_source
+from lbrx_video.pixel_formats import find
 
 VARIANTS = ["threads", pytest.param("serial", marks=pytest.mark.full)]
 

@@ -12,21 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
-from lbrx.errors import FormatError, LbrxError, ShapeError
-from lbrx.tensor import Tensor, default_device
-from lbrx.video.clip_facts import ClipFacts, color_of, completed, read_facts
-from lbrx.video.color import Color
-from lbrx.video.decoding import FrameRange, FrameReader, find_stream, open_container
-from lbrx.video.ffmpeg import hardware_available
-from lbrx.video.frame_index import FrameIndex, read_index
-from lbrx.video.frame_options import FrameOptions
-from lbrx.video.kernel_decoding import CODEC, check_decodable, decoded_batches
-from lbrx.video.pixel_formats import find
-from lbrx.video.plane_upload import PlaneBatch
-from lbrx.video.planes import Planes
-from lbrx.video.prefetch import Prefetched
+from lbrx.extension.errors import FormatError, LbrxError, ShapeError
+from lbrx.extension.tensors import DtypeLike, Tensor, default_device
+from lbrx.extension.tensors import dtypes as dt
+from lbrx_video.clip_facts import ClipFacts, color_of, completed, read_facts
+from lbrx_video.color import Color
+from lbrx_video.decoding import FrameRange, FrameReader, find_stream, open_container
+from lbrx_video.ffmpeg import hardware_available
+from lbrx_video.frame_index import FrameIndex, read_index
+from lbrx_video.frame_options import FrameOptions
+from lbrx_video.kernel_decoding import CODEC, check_decodable, decoded_batches
+from lbrx_video.pixel_formats import find
+from lbrx_video.plane_upload import PlaneBatch
+from lbrx_video.planes import Planes
+from lbrx_video.prefetch import Prefetched
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -141,7 +140,13 @@ class Clip:
         )
         place = (start, stop, step)
         for planes in self.planes(frames, *place, alpha=alpha, device=device, prefetch=prefetch):
-            yield options.frames(planes)
+            yield self._converted(options, planes)
+
+    def _converted(self, options: FrameOptions, planes: Planes) -> Tensor:
+        try:
+            return options.frames(planes)
+        except FormatError as problem:
+            raise FormatError(f"{self.path}: {problem}") from problem
 
     def frame(self, place: Place, **conversion: Any) -> Tensor:
         """One frame, (channels, height, width): by its number, where negative ones count from the
@@ -154,6 +159,21 @@ class Clip:
         if not found:
             raise IndexError(f"{self.path}: there is no frame {place}: it has {len(self)}")
         return found[0][0]
+
+    def number(self, place: Place, name: str = "place") -> int:
+        """The number of the first frame of a range that starts at a place: negative ones count from
+        the end, and a time is that of the first frame presented at it or later. `name` is for
+        errors.
+        """
+        found = _number_or_time(place, name)
+        if isinstance(found, int):
+            number = self._from_first(found)
+            if number < 0:
+                raise LbrxError(f"{name}={place}: {self.path} has {len(self)} frames")
+            return number
+        if found < 0:
+            raise LbrxError(f"{name}={place} seconds: give 0 or more")
+        return self._frame_index().first_from(found)
 
     def planes(
         self,
@@ -179,13 +199,15 @@ class Clip:
 
         def produce() -> Iterator[Planes]:
             if kernels:
-                return decoded_batches(self.facts, self._stream, frames, wanted, alpha)
+                ahead = prefetch > 0
+                return decoded_batches(self.facts, self._stream, frames, wanted, alpha, ahead)
             return self._batches(frames, wanted, index, place)
 
         if prefetch <= 0:
             yield from produce()
             return
-        running = Prefetched(produce, prefetch)
+        # Kernels have one more batch in their hands.
+        running = Prefetched(produce, max(prefetch - kernels, 1))
         self._running.append(running)
         try:
             yield from running
@@ -248,23 +270,11 @@ class Clip:
     def _range(self, start: Place, stop: Place | None, step: int) -> FrameRange:
         if operator.index(step) < 1:
             raise ShapeError(f"step={step}: give 1 or more")
-        first = self._number(start, "start")
-        last = None if stop is None else self._number(stop, "stop")
+        first = self.number(start, "start")
+        last = None if stop is None else self.number(stop, "stop")
         if first or step > 1:
             self._frame_index()
         return FrameRange(first, last, step)
-
-    def _number(self, place: Place, name: str) -> int:
-        """The number of a frame; negative numbers count from the end."""
-        found = _number_or_time(place, name)
-        if isinstance(found, int):
-            number = self._from_first(found)
-            if number < 0:
-                raise LbrxError(f"{name}={place}: {self.path} has {len(self)} frames")
-            return number
-        if found < 0:
-            raise LbrxError(f"{name}={place} seconds: give 0 or more")
-        return self._frame_index().first_from(found)
 
     def _from_first(self, number: int) -> int:
         return number + len(self) if number < 0 else number

@@ -7,8 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lbrx.video.color import UNSPECIFIED, Color
-from lbrx.video.pixel_formats import ColorModel, PixelFormat
+from lbrx_video.color import UNSPECIFIED, Color, assumed_matrix
+from lbrx_video.pixel_formats import FORMATS, ColorModel, PixelFormat
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 FULL = 2  # FFmpeg's AVCOL_RANGE_JPEG
+UNKNOWN = "unknown"
 PROGRESSIVE = 1  # FFmpeg's field order; 0 is unknown
-HIGH_DEFINITION = 720  # rows from which untagged video is taken as BT.709
-BT601_625, BT709, BT2020 = 5, 1, 9  # code points of matrices and primaries
+BT2020 = 9  # the code point of a matrix
 
 
 @dataclass(frozen=True)
 class AudioFacts:
-    """What a file says of one of its audio tracks."""
+    """What a file says of one of its audio tracks. Without a decoder, the codec is "unknown"."""
 
     codec: str
     rate: int
@@ -32,6 +32,8 @@ class AudioFacts:
 
     def __str__(self) -> str:
         language = f", {self.language}" if self.language else ""
+        if self.codec == UNKNOWN:
+            return f"a codec that FFmpeg does not know{language}"
         return f"{self.codec}, {self.rate} Hz, {self.channels} channels{language}"
 
 
@@ -47,6 +49,8 @@ class ClipFacts:
     """The four-character code in the container."""
     height: int
     width: int
+    pixel_aspect: Fraction
+    """How much wider than high a pixel is shown."""
     rate: Fraction
     frames: int | None
     duration: Fraction | None
@@ -56,6 +60,13 @@ class ClipFacts:
     interlaced: bool
     bit_rate: int | None
     audio: tuple[AudioFacts, ...]
+
+    @property
+    def matrix_name(self) -> str | None:
+        """The matrix that frames are read with, by name: the file's, or that of untagged video."""
+        form = FORMATS.get(self.pixel_format)
+        known = completed(self.color, self.color, form, self.height) if form else self.color
+        return known.matrix_name
 
 
 def read_facts(path: Path, file: InputContainer, video: VideoStream) -> ClipFacts:
@@ -67,15 +78,16 @@ def read_facts(path: Path, file: InputContainer, video: VideoStream) -> ClipFact
     elif file.duration is not None:
         seconds = Fraction(file.duration, 1_000_000)
     depths = [component.bits for component in context.format.components] if context.format else []
-    name = context.format.name if context.format else "unknown"
+    name = context.format.name if context.format else UNKNOWN
     return ClipFacts(
         path=path,
         container=file.format.long_name,
         codec=context.codec.canonical_name,
         profile=context.profile,
-        tag=str(context.codec_tag).strip("\0 "),
+        tag=_tag(context),
         height=context.height,
         width=context.width,
+        pixel_aspect=Fraction(video.sample_aspect_ratio or 1),
         rate=Fraction(video.average_rate or video.guessed_rate or 0),
         frames=video.frames or None,
         duration=seconds,
@@ -88,8 +100,18 @@ def read_facts(path: Path, file: InputContainer, video: VideoStream) -> ClipFact
     )
 
 
+def _tag(context: Any) -> str:
+    """The four-character code; nothing if its bytes are not ASCII."""
+    try:
+        return str(context.codec_tag).strip("\0 ")
+    except UnicodeDecodeError:
+        return ""
+
+
 def _audio(stream: AudioStream) -> AudioFacts:
-    context = stream.codec_context
+    context: Any = stream.codec_context
+    if context is None:
+        return AudioFacts(UNKNOWN, 0, 0, stream.language)
     return AudioFacts(context.name, context.sample_rate, context.channels, stream.language)
 
 
@@ -122,7 +144,7 @@ def completed(color: Color, known: Color, form: PixelFormat, height: int) -> Col
     else:
         full = color.full_range or known.full_range
     if matrix == UNSPECIFIED:
-        matrix = BT709 if height >= HIGH_DEFINITION else BT601_625
+        matrix = assumed_matrix(height)
     return replace(
         color,
         matrix=matrix,

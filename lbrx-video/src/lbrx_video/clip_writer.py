@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from fractions import Fraction
+from numbers import Rational
 from os import PathLike
 from pathlib import Path
 from queue import Queue
@@ -15,21 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.errors import LbrxError, ShapeError
-from lbrx.formats.output import replacing
-from lbrx.tensor import Tensor, asarray
-from lbrx.video import prores
-from lbrx.video.clip import Clip
-from lbrx.video.codecs import PRORES_CODES, Encoder, Profile, find_encoder, pixel_format
-from lbrx.video.color import BT709, UNSPECIFIED, Color
-from lbrx.video.conversion import Samples, ToPlanes, check_layout
-from lbrx.video.ffmpeg import av, explained, plane_view
-from lbrx.video.operations import to_planes
-from lbrx.video.pixel_formats import ColorModel, PixelFormat, find
-from lbrx.video.planes import Planes
-from lbrx.video.transfer import check_transfer
+from lbrx.extension.errors import LbrxError, ShapeError
+from lbrx.extension.files import replacing
+from lbrx.extension.tensors import Tensor, asarray
+from lbrx_video import prores
+from lbrx_video.clip import Clip
+from lbrx_video.codecs import (
+    PRORES_CODES,
+    Encoder,
+    Profile,
+    default_codec,
+    find_encoder,
+    pixel_format,
+)
+from lbrx_video.color import BT709, UNSPECIFIED, Color, assumed_matrix, assumed_primaries
+from lbrx_video.conversion import Samples, ToPlanes, check_layout
+from lbrx_video.ffmpeg import av, explained, opened, plane_view
+from lbrx_video.operations import to_planes
+from lbrx_video.pixel_formats import ColorModel, PixelFormat, find
+from lbrx_video.planes import Planes
+from lbrx_video.transfer import check_transfer
 
 AHEAD = 2  # batches that wait for the encoder
+FASTEST, SLOWEST = 100_000, Fraction(1, 10_000)  # FFmpeg's fractions have 32 bits
 LIMITED, FULL = 1, 2  # FFmpeg's color ranges
 CONTAINERS = {
     "mov": "mov",
@@ -45,7 +55,7 @@ REMEDY = "choose another codec, profile or container"
 
 def writer(
     path: str | PathLike[str],
-    codec: str = "prores",
+    codec: str | None = None,
     profile: str | None = None,
     *,
     like: Clip | None = None,
@@ -62,13 +72,14 @@ def writer(
 ) -> ClipWriter:
     """Encodes tensors to a file, which appears under its name when it is complete.
 
-    codec: "prores" (profiles proxy, lt, standard, hq, 4444, xq), "h264", "hevc" or "ffv1".
+    codec: "prores" (profiles proxy, lt, standard, hq, 4444, xq), "h264", "hevc" or "ffv1"; by
+        default "h264" for .mp4 and .m4v, else "prores".
     like: a clip that gives size, rate, color and, unless audio=False, the audio tracks, which are
-        copied as they are.
+        copied as they are. What it leaves open about color is tagged as it was read.
     size: (height, width), by default that of the first tensor. rate: frames in a second.
     alpha: True encodes the fourth channel. layout: of the tensors, "NCHW" or "NHWC".
     transfer: the transfer function of the tensors, such as "linear", if it is not the file's.
-    color: how colors are coded, BT.709 by default.
+    color: how colors are coded, BT.709 by default. ProRes always has the limited range.
     options: of FFmpeg's encoder, such as {"crf": "18"}.
     encoder: "hardware" uses Apple's media engines, "software" FFmpeg's encoders, "kernels" lbrx's
         own ProRes encoder, which has 12 bits for 4444 and xq; "auto" uses the first of them for
@@ -81,41 +92,52 @@ def writer(
     if rate is None and like is None:
         raise LbrxError(f"{path}: how many frames in a second? Give rate= or like=")
     check_layout(layout)
-    chosen = find_encoder(codec, profile, encoder)
+    chosen = find_encoder(codec or default_codec(Path(path).suffix), profile, encoder)
     return ClipWriter(
         Path(path),
         chosen,
         chosen.profile(profile)[1],
         like=like,
         size=size if size is not None or like is None else like.size,
-        rate=_rate(like.rate if rate is None and like is not None else rate),
+        rate=_rate(path, like.rate if rate is None and like is not None else rate),
         alpha=alpha,
         layout=layout,
         transfer=None if transfer is None else check_transfer(transfer),
-        color=_color(color, like),
+        color=color or (like.color if like is not None else BT709),
         options=options or {},
         audio=audio,
         threads=threads,
     )
 
 
-def _rate(given: float | Fraction | None) -> Fraction:
+def _rate(path: str | PathLike[str], given: float | Fraction | None) -> Fraction:
     """A rate as a fraction: 23.976 is 24000 / 1001."""
-    rate = Fraction(given or 0)
-    if rate <= 0:
-        raise LbrxError(f"rate={given}: give a positive number of frames in a second")
+    is_finite = isinstance(given, Rational) or (given is not None and math.isfinite(given))
+    rate = Fraction(given) if given is not None and is_finite else Fraction(0)
+    if not SLOWEST <= rate <= FASTEST:
+        raise LbrxError(
+            f"{path}: rate={given!s:.40}: give a number of frames in a second from {SLOWEST} to "
+            f"{FASTEST:,}"
+        )
     slower = Fraction(round(rate * Fraction(1001, 1000)) * 1000, 1001)
-    return slower if rate.denominator > 1001 and abs(rate - slower) < 0.005 else rate
+    exact = slower if rate.denominator > 1001 and abs(rate - slower) < 0.005 else rate
+    return exact.limit_denominator(SLOWEST.denominator)
 
 
-def _color(given: Color | None, like: Clip | None) -> Color:
-    """What the file will say: nothing is left open, so that every reader decodes alike."""
-    color = given or (like.color if like is not None else BT709)
+def _tagged(color: Color, form: PixelFormat, rows: int) -> Color:
+    """What the file will say, and its codes mean. Nothing is left open, so that every reader
+    decodes alike; MOV and MP4 can also not say only a part of it. rows: of the video that the
+    frames were read from, which decides as in `completed`."""
+    if form.model is ColorModel.RGB:
+        return replace(color, matrix=0, full_range=True)
+    open_or_rgb = {0: BT709.matrix, UNSPECIFIED: assumed_matrix(rows)}
+    matrix = open_or_rgb.get(color.matrix, color.matrix)
+    unstated = assumed_primaries(matrix, rows)
     return replace(
         color,
-        matrix=1 if color.matrix in (0, UNSPECIFIED) else color.matrix,
-        primaries=1 if color.primaries == UNSPECIFIED else color.primaries,
-        transfer=1 if color.transfer == UNSPECIFIED else color.transfer,
+        matrix=matrix,
+        primaries=unstated if color.primaries == UNSPECIFIED else color.primaries,
+        transfer=BT709.transfer if color.transfer == UNSPECIFIED else color.transfer,
     )
 
 
@@ -149,8 +171,11 @@ class ClipWriter:
         self.format: PixelFormat = find(
             pixel_format(encoder, profile, alpha, None if like is None else like.facts.pixel_format)
         )
-        rgb = self.format.model is ColorModel.RGB
-        self.color = replace(color, matrix=0, full_range=True) if rgb else color
+        self.color = replace(color, full_range=color.full_range and not encoder.limited)
+        self._untagged = path.suffix.lower() in encoder.untagged
+        self._rows = None if like is None else like.size[0]
+        same = like is not None and size == like.size
+        self._aspect = like.facts.pixel_aspect if same and like is not None else Fraction(1)
         self._layout, self._transfer = layout, transfer
         self._options = {**encoder.options, **profile.options, **options}
         self._encoder, self._threads = encoder.name, threads
@@ -171,6 +196,12 @@ class ClipWriter:
             given = given[None]
         if given.ndim != 4:
             raise ShapeError(f"{self.path}: frames have shape {given.shape}: give {self._layout}")
+        if self.size is not None and self._size(given.shape) != self.size:
+            wanted = " x ".join(map(str, self.size))
+            raise ShapeError(
+                f"{self.path}: frames have shape {given.shape}: give {self._layout} "
+                f"with 3 or 4 channels of {wanted}, or size= to the writer"
+            )
         if self._encoding is None:
             self._begin(given.shape)
         assert self._encoding is not None
@@ -178,15 +209,25 @@ class ClipWriter:
         self._encoding.put(to_planes(given, self._what, self.color))
         self.frames += given.shape[0]
 
-    def _begin(self, shape: tuple[int, ...]) -> None:
+    def _size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         height, width = shape[2:] if self._layout == "NCHW" else shape[1:3]
-        self.size = self.size or (height, width)
+        return height, width
+
+    def _begin(self, shape: tuple[int, ...]) -> None:
+        self.size = self.size or self._size(shape)
+        self._check_size(*self.size)
+        if self._untagged:
+            read = assumed_matrix(self.size[0])
+            self.color = Color(matrix=read, full_range=self.format.full_range)
+        self.color = _tagged(self.color, self.format, self._rows or self.size[0])
         source = self._transfer
         target = self.color.transfer_name or "bt709"
         same = source is None or source == target
         matrix = self.color.matrix_name
         if matrix is None:
-            raise LbrxError(f"color.matrix={self.color.matrix}: give one that can be written")
+            raise LbrxError(
+                f"{self.path}: color.matrix={self.color.matrix}: give one that can be written"
+            )
         samples = Samples(
             *(self.format, *self.size), *(matrix, self.color.full_range, self.color.siting)
         )
@@ -197,6 +238,26 @@ class ClipWriter:
             self._layout,
         )
         self._encoding = _Encoding(self)
+
+    def _check_size(self, height: int, width: int) -> None:
+        """x264, x265 and VideoToolbox do not say why they refuse sizes that chroma does not
+        divide."""
+        form = self.format
+        if not self._encoder.startswith(("libx26", "h264", "hevc")):
+            return
+        odd = [
+            name
+            for name, size, log2 in (
+                ("height", height, form.vertical),
+                ("width", width, form.horizontal),
+            )
+            if size % (1 << log2)
+        ]
+        if odd:
+            raise ShapeError(
+                f"{self.path}: {height} x {width} pixels: {form.name} needs an even "
+                f"{' and an even '.join(odd)}: choose another size, profile or codec"
+            )
 
     def close(self) -> None:
         """Finish the file and give it its name. A writer without frames raises LbrxError."""
@@ -278,6 +339,7 @@ class _Encoding:
         form = owner.format.name
         self._stream.pix_fmt = form.replace("12le", "10le") if described else form
         self._stream.options = dict(owner._options)
+        context.sample_aspect_ratio = owner._aspect
         context.thread_count = owner._threads
         context.thread_type = "AUTO"
         context.time_base = 1 / owner.rate
@@ -287,17 +349,26 @@ class _Encoding:
 
     def _copied_audio(self) -> Iterator[Any]:
         """The packets of a clip's audio tracks, bound to streams of the file."""
-        source = self._stack.enter_context(av.open(str(self._owner._audio)))
+        path = self._owner._audio
+        assert path is not None
+        source = self._stack.enter_context(opened(path))
+        codecs: list[Any] = [stream.codec_context for stream in source.streams.audio]
+        if None in codecs:
+            raise LbrxError(
+                f"{path}: FFmpeg does not know the codec of audio track {codecs.index(None)}: "
+                "give audio=False, since it cannot be copied"
+            )
         streams = {
             stream.index: self._file.add_stream_from_template(stream)
             for stream in source.streams.audio
         }
 
         def packets() -> Iterator[Any]:
-            for packet in source.demux(*source.streams.audio):
-                if packet.dts is not None:
-                    packet.stream = streams[packet.stream.index]
-                    yield packet
+            with explained(path, "its audio cannot be read", "give audio=False"):
+                for packet in source.demux(*source.streams.audio):
+                    if packet.dts is not None:
+                        packet.stream = streams[packet.stream.index]
+                        yield packet
 
         return packets()
 
@@ -324,7 +395,8 @@ class _Encoding:
             self._queue.put(None)
             self._thread.join()
         error = _Abandoned()
-        with suppress(_Abandoned):
+        # What FFmpeg says when it ends the unfinished file is no news.
+        with suppress(_Abandoned, av.FFmpegError):
             self._stack.__exit__(type(error), error, None)
 
     def _run(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbrx.errors import LbrxError
-from lbrx.video.ffmpeg import av
-from lbrx.video.pixel_formats import FORMATS
+from lbrx.extension.errors import LbrxError
+from lbrx_video.ffmpeg import av
+from lbrx_video.pixel_formats import FORMATS
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Encoder:
     """Whether frames keep the pixel format of the clip that they are made like."""
     kernels: bool = False
     """Whether kernels make the packets; FFmpeg's encoder then only describes the stream."""
+    limited: bool = False
+    """Whether readers take the codes as limited to video levels, whatever a file says."""
+    untagged: tuple[str, ...] = ()
+    """Endings of files in which nothing says what the codes mean."""
 
     @property
     def is_available(self) -> bool:
@@ -67,13 +71,20 @@ CODECS: dict[str, tuple[Encoder, ...]] = {
             _prores(("yuv422p10le",), ("yuv444p10le", "yuva444p10le")),
             "hq",
             {"vendor": "apl0"},
+            limited=True,
         ),
-        Encoder("prores_videotoolbox", _prores(("p210le",), ("p416le", "ayuv64le")), "hq"),
+        Encoder(
+            "prores_videotoolbox",
+            _prores(("p210le",), ("p416le", "ayuv64le")),
+            "hq",
+            limited=True,
+        ),
         Encoder(
             "prores_ks",
             _prores(("yuv422p10le",), ("yuv444p12le", "yuva444p12le")),
             "hq",
             kernels=True,
+            limited=True,
         ),
     ),
     "h264": (
@@ -114,6 +125,7 @@ CODECS: dict[str, tuple[Encoder, ...]] = {
             "lossless",
             {"level": "3", "slicecrc": "1"},
             keeps_format=True,
+            untagged=(".avi", ".nut"),
         ),
     ),
 }
@@ -121,6 +133,16 @@ SOFTWARE, HARDWARE, KERNELS = 0, 1, 2  # places in a row of CODECS
 ENCODERS = ("auto", "software", "hardware", "kernels")
 PRORES_CODES = ("apco", "apcs", "apcn", "apch", "ap4h", "ap4x")  # by FFmpeg's number of the profile
 TWELVE_BITS = ("4444", "xq")  # profiles that only Apple's encoder writes in full
+
+
+def default_codec(ending: str) -> str:
+    """The codec of a file if none is asked for."""
+    return "h264" if ending.lower() in (".mp4", ".m4v") else "prores"
+
+
+def holds_alpha(codec: str, profile: str | None, encoder: str) -> bool:
+    """Whether a profile can have an alpha plane."""
+    return len(find_encoder(codec, profile, encoder).profile(profile)[1].formats) > 1
 
 
 def find_encoder(codec: str, profile: str | None, encoder: str) -> Encoder:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 UNSPECIFIED = 2
+HIGH_DEFINITION = 720  # rows from which untagged video is taken as BT.709
 
 # Names of the code points of ITU-T H.273. Several code points share one definition.
 MATRICES = {
@@ -49,6 +50,22 @@ SITINGS = {
     "topleft": (False, False),
     "top": (True, False),
 }
+
+
+def assumed_matrix(rows: int) -> int:
+    """The matrix of untagged YCbCr video: BT.709, or BT.601 by the code that QuickTime knows."""
+    return 1 if rows >= HIGH_DEFINITION else 6
+
+
+def assumed_primaries(matrix: int, rows: int) -> int:
+    """The primaries of video that states none: those that FFmpeg and mpv take for its matrix, and
+    for the rows of the two television systems."""
+    match name_of(MATRICES, matrix):
+        case "bt2020":
+            return 9
+        case "bt601":
+            return {576: 5, 480: 6, 486: 6}.get(rows, 1)
+    return 1
 
 
 def name_of(table: Mapping[str, tuple[int, ...]], code: int) -> str | None:

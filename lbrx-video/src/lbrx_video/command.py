@@ -1,21 +1,31 @@
-"""lbrx video: facts of clips, frames as pictures, a kernel on every frame, differences of clips."""
+"""lbrx video: facts of clips, frames as pictures, conversion, kernels on frames, differences."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lbrx.errors import LbrxError
+from lbrx.extension.commands import progress_bars
+from lbrx.extension.errors import LbrxError
 
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+    from lbrx.extension.tensors import Tensor
+    from lbrx_video.clip import Clip
+    from lbrx_video.clip_facts import ClipFacts
+    from lbrx_video.clip_writer import ClipWriter
+
+SUMMARY = "show, convert and compare video clips, and run kernels on their frames"
 KINDS = ("auto", "hardware", "software", "kernels")  # of decoders and encoders
 BATCH = 8
 
@@ -27,16 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     info.add_argument("--json", action="store_true", help="print JSON")
     frames = _part(parts, "frames", "write frames as PNG files")
     _add_clip(frames)
-    frames.add_argument("folder", help="where the files go: 000000.png and so on")
+    frames.add_argument("folder", help="where the files go: 000120.png is frame 120 of the clip")
     _add_range(frames)
-    frames.add_argument("--size", metavar="HxW", help="height and width of the pictures")
-    frames.add_argument("--filter", default="bilinear", help="of resizing (bilinear)")
+    _add_size(frames, "the pictures")
     frames.add_argument("--bits", type=int, default=8, help="8 or 16 bits for each channel (8)")
     _add_force(frames)
+    convert = _part(parts, "convert", "write a clip in another codec, size or container")
+    _add_clip(convert)
+    _add_out(convert)
+    _add_range(convert)
+    _add_size(convert, "the frames")
+    convert.add_argument(
+        "--rate", help="frames in a second of OUT, which has the same frames (the clip's)"
+    )
+    convert.add_argument("--no-audio", action="store_true", help="leave audio tracks out")
+    _add_encoding(convert)
     apply = _part(parts, "apply", "run a Metal kernel on every frame")
     apply.add_argument("kernel", help="a .metal file with one kernel: see docs/video.md")
     _add_clip(apply)
-    apply.add_argument("out", help="the file to write")
+    _add_out(apply)
     apply.add_argument(
         "--set",
         metavar="NAME=VALUE",
@@ -45,12 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a parameter of the kernel: numbers with commas, or @FILE.npy for an array",
     )
     _add_range(apply)
-    apply.add_argument("--codec", default="prores", help="prores, h264, hevc or ffv1 (prores)")
-    apply.add_argument("--profile", help="of the codec, such as hq or 4444 for prores")
-    apply.add_argument("--encoder", choices=KINDS, default="auto", help="who encodes (auto)")
-    apply.add_argument("--batch", type=int, default=BATCH, help=f"frames at a time ({BATCH})")
-    _add_force(apply)
-    apply.add_argument("--quiet", action="store_true", help="show no progress bar")
+    _add_encoding(apply)
     compare = _part(parts, "compare", "measure how much two clips differ")
     compare.add_argument("first", help="a clip")
     compare.add_argument("second", help="a clip of the same size")
@@ -74,6 +88,26 @@ def _add_decoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--decoder", choices=KINDS, default="auto", help="who decodes (auto)")
 
 
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", help="the file to write: .mov, .mp4, .mkv, .avi, .mxf or .nut")
+
+
+def _add_size(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--size", metavar="HxW", help=f"height and width of {what}")
+    parser.add_argument("--filter", default="bilinear", help="of resizing (bilinear)")
+
+
+def _add_encoding(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--codec", help="prores, h264, hevc or ffv1 (h264 for .mp4 and .m4v, else prores)"
+    )
+    parser.add_argument("--profile", help="of the codec, such as hq or 4444 for prores")
+    parser.add_argument("--encoder", choices=KINDS, default="auto", help="who encodes (auto)")
+    parser.add_argument("--batch", type=int, default=BATCH, help=f"frames at a time ({BATCH})")
+    _add_force(parser)
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
 def _add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace existing files")
 
@@ -85,20 +119,73 @@ def _check_new(path: Path, force: bool) -> None:
 
 def _add_range(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", default="0", help="first frame, or a time such as 1.5s (0)")
-    parser.add_argument("--stop", help="the frame or time before which to stop")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--stop", help="the frame or time before which to stop")
+    end.add_argument("--frames", type=int, metavar="N", help="how many frames, at most")
     parser.add_argument("--step", type=int, default=1, help="every so many frames (1)")
 
 
 def run(options: argparse.Namespace) -> int:
-    parts = {"info": _info, "frames": _frames, "apply": _apply, "compare": _compare}
+    parts = {
+        "info": _info,
+        "frames": _frames,
+        "convert": _convert,
+        "apply": _apply,
+        "compare": _compare,
+    }
     return parts[options.part](options)
+
+
+# ---- ranges ----
+
+
+def _is_whole(options: argparse.Namespace) -> bool:
+    given = (_place(options.start), options.stop, options.frames, options.step)
+    return given == (0, None, None, 1)
+
+
+def _batches(
+    clip: Clip, options: argparse.Namespace, frames: int, **conversion: Any
+) -> Iterator[tuple[int, Tensor]]:
+    """The frames that are asked for, in batches, each with the number of its first frame. Raises
+    LbrxError if there are none."""
+    for name in ("step", "frames"):
+        if (given := getattr(options, name)) is not None and given < 1:
+            raise LbrxError(f"--{name} {given}: give 1 or more")
+    number = clip.number(_place(options.start), "--start")
+    stop = None if options.stop is None else clip.number(_place(options.stop), "--stop")
+    if options.frames is not None:
+        stop = number + options.frames * options.step
+    first = number
+    for batch in clip.batches(frames, number, stop, options.step, **conversion):
+        yield number, batch
+        number += batch.shape[0] * options.step
+    if number == first:
+        end = "" if stop is None else f" and before frame {stop}"
+        raise LbrxError(
+            f"{clip.path} has {len(clip)} frames, none of them from frame {first} on{end}: "
+            "give other places"
+        )
+
+
+def _place(text: str) -> int | float:
+    """A frame number, or seconds where the text ends in s or has a point."""
+    try:
+        place = float(text.removesuffix("s")) if text.endswith("s") or "." in text else int(text)
+        if isinstance(place, int) or math.isfinite(place):
+            return place
+    except ValueError:
+        pass
+    raise LbrxError(f"{text!r} is not a place: give a frame such as 120, or 5.0s")
 
 
 # ---- info ----
 
 
 def _info(options: argparse.Namespace) -> int:
-    from lbrx import video
+    from dataclasses import asdict
+
+    import lbrx_video as video
 
     with video.open(options.clip, decoder=options.decoder) as clip:
         facts = clip.facts
@@ -113,16 +200,27 @@ def _info(options: argparse.Namespace) -> int:
         ("clip", str(facts.path)),
         ("container", facts.container),
         ("codec", f"{facts.codec}{profile}{tag}"),
-        ("size", f"{facts.width} x {facts.height}{', interlaced' if facts.interlaced else ''}"),
+        ("size", f"{facts.width} x {facts.height}{_shape(facts)}"),
         ("rate", f"{_rate(facts.rate)} frames/s"),
         ("frames", f"{length}{seconds}"),
         ("pixels", f"{facts.pixel_format}, {facts.depth} bits"),
-        ("color", str(facts.color)),
+        ("color", f"{facts.color}{_assumed(facts)}"),
         ("bit rate", "not stated" if not facts.bit_rate else f"{facts.bit_rate / 1e6:.1f} Mb/s"),
         *(("audio", str(track)) for track in facts.audio),
     ]
     print("\n".join(f"{title:<10} {value}" for title, value in rows))
     return 0
+
+
+def _shape(facts: ClipFacts) -> str:
+    aspect = facts.pixel_aspect
+    shape = "" if aspect == 1 else f", pixels {aspect.numerator}:{aspect.denominator}"
+    return f"{shape}{', interlaced' if facts.interlaced else ''}"
+
+
+def _assumed(facts: ClipFacts) -> str:
+    taken = facts.color.matrix_name is None and facts.matrix_name is not None
+    return f"; read with matrix {facts.matrix_name}" if taken else ""
 
 
 def _rate(rate: Fraction) -> str:
@@ -138,20 +236,20 @@ def _plain(value: object) -> object:
 
 
 def _frames(options: argparse.Namespace) -> int:
-    from lbrx import video
-    from lbrx.video.pictures import save_picture
+    import lbrx_video as video
+    from lbrx_video.pictures import save_picture
 
     folder = Path(options.folder)
     count = 0
     size = None if options.size is None else _size(options.size)
-    place = (_place(options.start), _place(options.stop), options.step)
     with video.open(options.clip, decoder=options.decoder) as clip:
         if folder.exists() and not folder.is_dir():
             raise LbrxError(f"{folder} is a file: give a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        for batch in clip.batches(BATCH, *place, size=size, filter=options.filter):
-            for frame in batch:
-                path = folder / f"{count:06d}.png"
+        given = {"size": size, "filter": options.filter}
+        for first, batch in _batches(clip, options, BATCH, **given):
+            folder.mkdir(parents=True, exist_ok=True)
+            for i, frame in enumerate(batch):
+                path = folder / f"{first + i * options.step:06d}.png"
                 _check_new(path, options.force)
                 save_picture(path, frame, options.bits)
                 count += 1
@@ -159,54 +257,99 @@ def _frames(options: argparse.Namespace) -> int:
     return 0
 
 
-def _place(text: str | None) -> Any:
-    """A frame number, or seconds where the text ends in s or has a point."""
-    if text is None:
-        return None
-    try:
-        return float(text.removesuffix("s")) if text.endswith("s") or "." in text else int(text)
-    except ValueError:
-        raise LbrxError(f"{text!r} is not a place: give a frame such as 120, or 5.0s") from None
-
-
 def _size(text: str) -> tuple[int, int]:
-    parts = text.lower().split("x")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+    parts = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text.lower(), re.ASCII)
+    if parts is None:
         raise LbrxError(f"--size {text}: give height x width, such as 1080x1920")
-    return int(parts[0]), int(parts[1])
+    return int(parts[1]), int(parts[2])
 
 
-# ---- apply ----
+# ---- convert and apply ----
+
+
+def _convert(options: argparse.Namespace) -> int:
+    import lbrx_video as video
+    from lbrx_video.codecs import default_codec, holds_alpha
+    from lbrx_video.pixel_formats import FORMATS
+
+    _check_out(options)
+    size = None if options.size is None else _size(options.size)
+    rate = None if options.rate is None else _given_rate(options.rate)
+    codec = options.codec or default_codec(Path(options.out).suffix)
+    with video.open(options.clip, decoder=options.decoder) as clip:
+        form = FORMATS.get(clip.facts.pixel_format)
+        alpha = form is not None and form.alpha
+        alpha = alpha and holds_alpha(codec, options.profile, options.encoder)
+        audio = _is_whole(options) and rate in (None, clip.rate) and not options.no_audio
+        made = video.writer(
+            *(options.out, codec, options.profile),
+            like=clip,
+            size=size,
+            rate=rate,
+            alpha=alpha,
+            audio=audio,
+            encoder=options.encoder,
+        )
+        given = {"size": size, "filter": options.filter, "alpha": alpha}
+        batches = (batch for _, batch in _batches(clip, options, options.batch, **given))
+        return _write(options, clip, made, audio, lambda frames, number: frames, batches)
+
+
+def _given_rate(text: str) -> Fraction:
+    try:
+        return Fraction(text) if "/" in text else Fraction(float(text))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise LbrxError(f"--rate {text}: give a number such as 25, 23.976 or 30000/1001") from None
 
 
 def _apply(options: argparse.Namespace) -> int:
-    from lbrx import stack, video
-    from lbrx.video.user_kernels import FrameKernel
+    import lbrx_video as video
+    from lbrx.extension.tensors import stack
+    from lbrx_video.user_kernels import FrameKernel
 
+    _check_out(options)
+    parameters = dict(_parameter(text) for text in options.set)
+    with video.open(options.clip, decoder=options.decoder) as clip:
+        kernel = FrameKernel(Path(options.kernel), parameters, clip.rate)
+        audio = _is_whole(options)
+        made = video.writer(
+            *(options.out, options.codec, options.profile),
+            like=clip,
+            audio=audio,
+            encoder=options.encoder,
+        )
+        found = _batches(clip, options, options.batch, device="metal")
+        batches = (batch for _, batch in found)
+        return _write(options, clip, made, audio, lambda *given: stack(kernel(*given)), batches)
+
+
+def _check_out(options: argparse.Namespace) -> None:
     if options.batch < 1:
         raise LbrxError(f"--batch {options.batch}: give 1 or more")
     if Path(options.out).exists() and Path(options.out).samefile(options.clip):
         raise LbrxError(f"{options.out} is the clip that is read: give another name")
     _check_new(Path(options.out), options.force)
-    parameters = dict(_parameter(text) for text in options.set)
+
+
+def _write(
+    options: argparse.Namespace,
+    clip: Clip,
+    made: ClipWriter,
+    audio: bool,
+    change: Callable[[Tensor, int], Tensor],
+    batches: Iterator[Tensor],
+) -> int:
+    """Write batches, each changed by a function of its frames and of the number of frames that were
+    written before."""
     began = time.perf_counter()
-    with video.open(options.clip, decoder=options.decoder) as clip:
-        kernel = FrameKernel(Path(options.kernel), parameters, clip.rate)
-        place = (_place(options.start), _place(options.stop), options.step)
-        whole = place == (0, None, 1)
-        total = len(clip) if whole else None
-        made = video.writer(
-            *(options.out, options.codec, options.profile),
-            like=clip,
-            audio=whole,
-            encoder=options.encoder,
-        )
-        with made as out, _bar(total, options.quiet) as shown:
-            for batch in clip.batches(options.batch, *place, device="metal"):
-                out.write(stack(kernel(batch, out.frames)))
-                shown(out.frames)
+    total = len(clip) if _is_whole(options) else options.frames
+    with made as out, _bar(total, options.quiet) as shown:
+        for batch in batches:
+            out.write(change(batch, out.frames))
+            shown(out.frames)
     seconds = time.perf_counter() - began
-    print(f"{options.out}: {out.frames} frames, {out.frames / seconds:.1f} frames/s")
+    sound = "" if audio or not clip.facts.audio else ", without the audio"
+    print(f"{out.path}: {out.frames} frames{sound}, {out.frames / seconds:.1f} frames/s")
     return 0
 
 
@@ -232,21 +375,11 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 @contextmanager
 def _bar(total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar with frames a second, if stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (
-        rich.TextColumn("frames"),
-        rich.BarColumn(),
-        rich.MofNCompleteColumn(),
-        rich.TextColumn("{task.fields[speed]:.1f} frames/s"),
-        rich.TimeRemainingColumn(),
-    )
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    """A progress bar with frames a second."""
+    with progress_bars(_columns, quiet) as bar:
+        if bar is None:
+            yield lambda done: None
+            return
         task = bar.add_task("frames", total=total, speed=0.0)
         began = time.perf_counter()
         yield lambda done: bar.update(
@@ -254,21 +387,42 @@ def _bar(total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
         )
 
 
+def _columns() -> Sequence[ProgressColumn]:
+    from rich import progress as rich
+
+    return (
+        rich.TextColumn("frames"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn("{task.fields[speed]:.1f} frames/s"),
+        rich.TimeRemainingColumn(),
+    )
+
+
 # ---- compare ----
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from lbrx import video
-    from lbrx.video.metrics import compare
+    import lbrx_video as video
+    from lbrx_video.metrics import compare
 
     with (
         video.open(options.first, decoder=options.decoder) as first,
         video.open(options.second, decoder=options.decoder) as second,
     ):
         found = compare(first, second)
+    matrix, other = found.matrices
+    if matrix != other and "rgb" not in found.matrices:
+        meaning = "equal codes are different colors" if found.coded else "colors are compared"
+        print(
+            f"lbrx: warning: {options.first} is read with matrix {matrix}, {options.second} "
+            f"with {other}: {meaning}",
+            file=sys.stderr,
+        )
     if options.json:
         psnr = {name: None if math.isinf(value) else value for name, value in found.psnr.items()}
-        print(json.dumps({"frames": found.frames, "psnr": psnr, "ssim": found.ssim}, indent=2))
+        facts = {"frames": found.frames, "matrices": found.matrices, "psnr": psnr}
+        print(json.dumps({**facts, "ssim": found.ssim}, indent=2))
         return 0
     print(f"{'':<10} {'PSNR dB':>9} {'SSIM':>9}")
     for name, value in found.psnr.items():

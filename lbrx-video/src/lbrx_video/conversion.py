@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.errors import DtypeError, LbrxError, ShapeError
-from lbrx.video.color import LUMA_WEIGHTS, SITINGS
-from lbrx.video.pixel_formats import ColorModel, PixelFormat
-from lbrx.video.resampling import Axis, taps
-from lbrx.video.transfer import CODE, LIGHT
+from lbrx.extension.errors import DtypeError, LbrxError, ShapeError
+from lbrx.extension.tensors import Dtype
+from lbrx.extension.tensors import dtypes as dt
+from lbrx_video.color import LUMA_WEIGHTS, SITINGS
+from lbrx_video.pixel_formats import ColorModel, PixelFormat
+from lbrx_video.resampling import Axis, taps
+from lbrx_video.transfer import CODE, LIGHT
 
 Floats = NDArray[np.float64]
 LAYOUTS = ("NCHW", "NHWC")

@@ -8,9 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lbrx.errors import FormatError, LbrxError
-from lbrx.video.ffmpeg import HARDWARE, av, explained, hardware_available
-from lbrx.video.frame_index import FrameIndex
+from lbrx.extension.errors import FormatError, LbrxError
+from lbrx_video.completeness import DAMAGED, check_complete
+from lbrx_video.ffmpeg import HARDWARE, av, explained, hardware_available, opened
+from lbrx_video.frame_index import FrameIndex
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 DECODERS = ("auto", "hardware", "software", "kernels")
-DAMAGED = "copy the file again, or use the frames before it"
-LATE = Fraction(3, 2)  # frames by which the last frame may end before a stream's stated duration
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ def open_container(path: Path, decoder: str) -> InputContainer:
         given["hwaccel"] = av.codec.hwaccel.HWAccel(HARDWARE, allow_software_fallback=falls_back)
     remedy = "give a video file that is complete and that FFmpeg reads"
     with explained(path, "it cannot be opened as a video", remedy):
-        file: InputContainer = av.open(str(path), **given)
-        return file
+        return opened(path, **given)
 
 
 def find_stream(path: Path, file: InputContainer, stream: int) -> VideoStream:
@@ -84,7 +82,7 @@ class FrameReader:
         self._stream.thread_type = "AUTO"
         self._stream.codec_context.thread_count = threads
         self._discarded = 0
-        self._where = f"video stream {stream}"
+        self._number, self._where = stream, f"video stream {stream}"
 
     def close(self) -> None:
         self._file.close()
@@ -108,7 +106,14 @@ class FrameReader:
             if wanted.has(number):
                 yield number, frame
                 following = number + wanted.step
-        self._check_complete(wanted, following, ended)
+        if not wanted.is_over(following):
+            check_complete(
+                *(self._path, self._number, self._stream),
+                following=following,
+                step=wanted.step,
+                ended=ended,
+                discarded=self._discarded,
+            )
 
     def _numbered(
         self, wanted: FrameRange, index: FrameIndex | None
@@ -179,35 +184,3 @@ class FrameReader:
 
     def _damaged(self, number: int, reason: str) -> FormatError:
         return FormatError(f"{self._path}: frame {number} of {self._where}: {reason}: {DAMAGED}")
-
-    def _check_complete(self, wanted: FrameRange, following: int, ended: Fraction | None) -> None:
-        """Raise FormatError if the file says that it has more of the wanted frames."""
-        stated = self._stream.frames - self._discarded
-        if wanted.is_over(following) or (stated > 0 and following >= stated):
-            return
-        if stated > 0:
-            raise FormatError(
-                f"{self._path}: {self._where} is truncated: frame {following} of {stated} is "
-                f"missing: {DAMAGED}"
-            )
-        duration = _tagged_duration(self._stream.metadata.get("DURATION", ""))
-        rate = self._stream.average_rate
-        if ended is None or duration is None or not rate:
-            return
-        if ended + (LATE + wanted.step - 1) / rate < duration:
-            raise FormatError(
-                f"{self._path}: {self._where} is truncated: it ends after {float(ended):.3f} of "
-                f"{float(duration):.3f} seconds: {DAMAGED}"
-            )
-
-
-def _tagged_duration(text: str) -> Fraction | None:
-    """Matroska's statistics tag, such as 00:00:01.250000000; None for anything else."""
-    parts = text.split(":")
-    if len(parts) != 3:
-        return None
-    try:
-        hours, minutes, seconds = (Fraction(part) for part in parts)
-    except ValueError:
-        return None
-    return (hours * 60 + minutes) * 60 + seconds

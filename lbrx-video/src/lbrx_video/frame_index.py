@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from lbrx.video.ffmpeg import av, explained
+from lbrx_video.ffmpeg import explained, opened
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FrameIndex:
 def read_index(path: Path, stream: int) -> FrameIndex:
     """From the container's own table of an intra-only stream, else from all of its packets."""
     remedy = "copy the file again, or read it from the start"
-    with explained(path, "the packets cannot be listed", remedy), av.open(str(path)) as file:
+    with explained(path, "the packets cannot be listed", remedy), opened(path) as file:
         video = file.streams.video[stream]
         unit = Fraction(video.time_base or 1)
         entries = video.index_entries

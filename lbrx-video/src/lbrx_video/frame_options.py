@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
-from lbrx.errors import FormatError, LbrxError, ShapeError
-from lbrx.tensor import Tensor
-from lbrx.video.color import Color
-from lbrx.video.conversion import Samples, ToFrames
-from lbrx.video.operations import to_frames
-from lbrx.video.planes import Planes
-from lbrx.video.resampling import check_filter
-from lbrx.video.transfer import check_transfer
+from lbrx.extension.errors import FormatError, LbrxError, ShapeError
+from lbrx.extension.tensors import DtypeLike, Tensor
+from lbrx.extension.tensors import dtypes as dt
+from lbrx_video.color import Color
+from lbrx_video.conversion import Samples, ToFrames
+from lbrx_video.operations import to_frames
+from lbrx_video.planes import Planes
+from lbrx_video.resampling import check_filter
+from lbrx_video.transfer import check_transfer
 
 
 class FrameOptions:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from lbrx.errors import ShapeError
-from lbrx.tensor import Tensor
-from lbrx.video.clip import Clip
-from lbrx.video.pixel_formats import ColorModel
-from lbrx.video.planes import Planes
+from lbrx.extension.errors import ShapeError
+from lbrx.extension.tensors import Tensor
+from lbrx_video.clip import Clip
+from lbrx_video.pixel_formats import ColorModel
+from lbrx_video.planes import Planes
 
 BLOCK, WINDOW = 4, 64  # side of a block; samples of a window, which is two by two blocks
 BATCH = 8  # frames
@@ -28,6 +28,10 @@ class Comparison:
     names: tuple[str, ...]
     frames: tuple[int, int] = (0, 0)
     """Of both clips."""
+    matrices: tuple[str | None, str | None] = (None, None)
+    """That both clips are read with, by name."""
+    coded: bool = False
+    """Whether codes were compared, which mean different colors if the matrices differ."""
     _errors: list[list[float]] = field(default_factory=list)
     _similar: list[list[float]] = field(default_factory=list)
     _weights: tuple[float, ...] = ()
@@ -102,14 +106,16 @@ def compare(first: Clip, second: Clip) -> Comparison:
     if first.size != second.size:
         raise ShapeError(
             f"{first.path} is {first.size[1]} x {first.size[0]} and {second.path} "
-            f"{second.size[1]} x {second.size[0]}: scale one of them first"
+            f"{second.size[1]} x {second.size[0]}: resize one of them first"
         )
-    pairs = _coded(first, second) if _same_codes(first, second) else _as_rgb(first, second)
+    coded = _same_codes(first, second)
+    pairs = _coded(first, second) if coded else _as_rgb(first, second)
+    matrices = (first.facts.matrix_name, second.facts.matrix_name)
     result: Comparison | None = None
     counts = [0, 0]
     for names, top, parts in pairs:
         if result is None:
-            result = Comparison(names)
+            result = Comparison(names, matrices=matrices, coded=coded)
         lengths = [0 if part is None else part[0].shape[0] for part in parts]
         counts = [count + n for count, n in zip(counts, lengths, strict=True)]
         a, b = parts

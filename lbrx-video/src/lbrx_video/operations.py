@@ -7,17 +7,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lbrx.dtype import Dtype
-from lbrx.errors import DtypeError, ShapeError
-from lbrx.ops import Attributes, OpFamily
-from lbrx.ops.table import op
-from lbrx.shape import Shape
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
-from lbrx.video.color import Color
-from lbrx.video.conversion import ToFrames, ToPlanes, frames_of, planes_of
-from lbrx.video.pixel_formats import PixelFormat
-from lbrx.video.planes import Planes
+from lbrx.extension.errors import DtypeError, ShapeError
+from lbrx.extension.operations import Attributes, OpFamily, not_differentiable, op
+from lbrx.extension.tensors import Dtype, Shape, Tensor, apply
+from lbrx_video.color import Color
+from lbrx_video.conversion import ToFrames, ToPlanes, frames_of, planes_of
+from lbrx_video.pixel_formats import PixelFormat
+from lbrx_video.planes import Planes
 
 
 def _frames_shape(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape:
@@ -37,7 +33,7 @@ def _frames_dtype(_: Dtype, attributes: Attributes) -> Dtype:
     return dtype
 
 
-@op(OpFamily.VIDEO, _frames_shape, _frames_dtype)
+@op(OpFamily.OUTSIDE, _frames_shape, _frames_dtype)
 def video_frames(*planes: NDArray[Any], what: ToFrames) -> NDArray[Any]:
     """Planes of frames as RGB."""
     return frames_of(planes, what)
@@ -67,22 +63,19 @@ def _planes_dtypes(promoted: Dtype, attributes: Attributes) -> tuple[Dtype, ...]
     return (form.dtype,) * form.planes
 
 
-@op(OpFamily.VIDEO, _planes_shapes, _planes_dtypes)
+@op(OpFamily.OUTSIDE, _planes_shapes, _planes_dtypes)
 def video_planes(x: NDArray[Any], *, what: ToPlanes) -> tuple[NDArray[Any], ...]:
     """RGB as planes of frames."""
     return planes_of(x, what)
 
 
-def _register_kernels(device: str) -> None:
-    """Before the first conversion on metal. The cpu needs no Metal backend."""
-    if device == "metal":
-        import lbrx.video.frame_kernels
-        import lbrx.video.plane_kernels  # noqa: F401
+not_differentiable(
+    "stored samples have no gradient: use the frames", *("video_frames", "video_planes")
+)
 
 
 def to_planes(frames: Tensor, what: ToPlanes, color: Color) -> Planes:
     """RGB as planes, computed when needed."""
-    _register_kernels(frames.device)
     made = apply("video_planes", frames, what=what)
     tensors = made if isinstance(made, tuple) else (made,)
     known = what.samples
@@ -91,6 +84,5 @@ def to_planes(frames: Tensor, what: ToPlanes, color: Color) -> Planes:
 
 def to_frames(planes: Planes, what: ToFrames) -> Tensor:
     """Planes as RGB, computed when needed: (frames, channels, height, width), or channels last."""
-    _register_kernels(planes.tensors[0].device)
     result: Tensor = apply("video_frames", *planes.tensors, what=what)
     return result

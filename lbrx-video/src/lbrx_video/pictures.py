@@ -5,13 +5,15 @@ from __future__ import annotations
 from fractions import Fraction
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lbrx.errors import LbrxError, ShapeError
-from lbrx.formats.output import replacing
-from lbrx.tensor import Tensor
-from lbrx.video.ffmpeg import av, plane_view
+from lbrx.extension.errors import LbrxError, ShapeError
+from lbrx.extension.files import replacing
+from lbrx.extension.tensors import Tensor
+from lbrx_video.ffmpeg import av, explained, plane_view
 
 FORMATS = {(8, 3): "rgb24", (8, 4): "rgba", (16, 3): "rgb48be", (16, 4): "rgba64be"}
 
@@ -30,15 +32,20 @@ def save_picture(path: str | PathLike[str], frame: Tensor, bits: int = 8) -> Non
     top = 2**bits - 1
     codes = (frame.astype("float32").clip(0.0, 1.0) * top).round().astype(f"uint{bits}")
     values = np.moveaxis(codes.numpy(), 0, -1)
-    channels, height, width = frame.shape
-    name = FORMATS[bits, channels]
-    picture = av.VideoFrame(width, height, name)
-    rows = np.ascontiguousarray(values.reshape(height, width * channels))
-    rows = rows.astype(rows.dtype.newbyteorder(">"))
+    _, height, width = frame.shape
+    with explained(Path(path), f"a PNG of {width} x {height} pixels", "give another size"):
+        content = _png(np.ascontiguousarray(values), FORMATS[bits, frame.shape[0]])
+    with replacing(Path(path)) as file:
+        file.write(content)
+
+
+def _png(values: NDArray[Any], form: str) -> bytes:
+    """The file of a picture, given as (height, width, channels)."""
+    height, width, _ = values.shape
+    picture = av.VideoFrame(width, height, form)
+    rows = values.reshape(height, -1).astype(values.dtype.newbyteorder(">"))
     np.copyto(plane_view(picture.planes[0], rows), rows)
     encoder = av.CodecContext.create("png", "w")
-    encoder.width, encoder.height, encoder.pix_fmt = width, height, name
+    encoder.width, encoder.height, encoder.pix_fmt = width, height, form
     encoder.time_base = Fraction(1)
-    with replacing(Path(path)) as file:
-        for packet in (*encoder.encode(picture), *encoder.encode(None)):
-            file.write(bytes(packet))
+    return b"".join(map(bytes, (*encoder.encode(picture), *encoder.encode(None))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.errors import FormatError
+from lbrx.extension.errors import FormatError
+from lbrx.extension.tensors import Dtype
+from lbrx.extension.tensors import dtypes as dt
 
 
 class ColorModel(StrEnum):

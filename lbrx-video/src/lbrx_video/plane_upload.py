@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import shape as sh
-from lbrx.storage import Array, MetalStorage
-from lbrx.storage.cpu import allocate
-from lbrx.tensor import Tensor
-from lbrx.video.color import Color
-from lbrx.video.ffmpeg import plane_view
-from lbrx.video.pixel_formats import PixelFormat
-from lbrx.video.planes import Planes
+from lbrx.extension.tensors import Array, MetalStorage, Tensor, allocate
+from lbrx.extension.tensors import shapes as sh
+from lbrx_video.color import Color
+from lbrx_video.ffmpeg import plane_view
+from lbrx_video.pixel_formats import PixelFormat
+from lbrx_video.planes import Planes
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -57,7 +55,7 @@ class PlaneBatch:
 def _room(shape: tuple[int, ...], form: PixelFormat, device: str) -> tuple[Array, NDArray[Any]]:
     """Memory for a plane of all frames: the device's own where the host sees it."""
     if device == "metal":
-        from lbrx.metal import context
+        from lbrx.extension.kernels import context
 
         gpu = context()
         if gpu.info.unified_memory:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbrx.errors import ShapeError
-from lbrx.tensor import Tensor
-from lbrx.video.color import Color
-from lbrx.video.pixel_formats import PixelFormat
+from lbrx.extension.errors import ShapeError
+from lbrx.extension.tensors import Tensor
+from lbrx_video.color import Color
+from lbrx_video.pixel_formats import PixelFormat
 
 
 @dataclass(frozen=True)

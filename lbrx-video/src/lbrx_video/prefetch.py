@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
 
+from lbrx.extension.lifetime import AtDeallocation
+
 T = TypeVar("T")
 PATIENCE = 0.1  # seconds between looks at whether the consumer has stopped
 
@@ -22,6 +24,7 @@ class Prefetched(Generic[T]):
         self._queue: Queue[tuple[T | None, BaseException | None]] = Queue(depth)
         self._stopped = threading.Event()
         self._over = False
+        self._end = AtDeallocation(self._stopped.set)
         self._thread = threading.Thread(
             target=_fill, args=(produce, self._queue, self._stopped), daemon=True
         )
@@ -51,9 +54,6 @@ class Prefetched(Generic[T]):
                 self._queue.get(timeout=PATIENCE)
             except Empty:
                 continue
-
-    def __del__(self) -> None:
-        self._stopped.set()
 
 
 def _fill(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import LbrxError
+from lbrx.extension.errors import LbrxError
 
 Floats = NDArray[np.float64]
 REMEMBERED = 64

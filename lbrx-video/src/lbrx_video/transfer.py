@@ -1,6 +1,6 @@
 """Transfer functions between coded values and linear light, in numpy.
 
-The kernels have the same functions in shaders/video_transfer.h. Functions that are not defined for
+The kernels have the same functions in kernels/video_transfer.h. Functions that are not defined for
 negative values are extended as odd functions, so that colors outside the gamut survive; PQ clips.
 
 Linear light is relative to reference white 1, except that PQ's 1 is 10,000 cd/m2. HLG is the light
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import LbrxError
+from lbrx.extension.errors import LbrxError
 
 Floats = NDArray[np.float64]
 

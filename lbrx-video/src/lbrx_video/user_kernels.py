@@ -7,9 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from lbrx.errors import LbrxError
-from lbrx.tensor import Tensor
-from lbrx.tensor.kernel import Kernel
+from lbrx.extension.errors import LbrxError
+from lbrx.extension.tensors import Kernel, Tensor
 
 GIVEN = ("width", "height", "channels", "number", "time")
 """Constants that a kernel gets without being given them, if it declares them."""

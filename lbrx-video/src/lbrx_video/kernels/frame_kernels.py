@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from hashlib import blake2b
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, size_class, whole_buffer
-from lbrx.kernels.finishing import Finish, finishes
-from lbrx.kernels.program import Access, ProgramInput
-from lbrx.kernels.registry import Call, KernelFamily, computes, policy
-from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.storage import Array
-from lbrx.video.conversion import ToFrames
-from lbrx.video.device_tables import DeviceTables, Tables
-from lbrx.video.frame_source import (
+from lbrx.extension.kernels import (
+    FLOAT,
+    LONG,
+    UINT,
+    Access,
+    Buffer,
+    Builder,
+    Call,
+    DeviceInfo,
+    DeviceKind,
+    Finish,
+    Float,
+    Int,
+    KernelFamily,
+    ProgramInput,
+    Record,
+    UInt,
+    access,
+    buffer_of,
+    computes,
+    constant,
+    contiguous,
+    finishes,
+    is_host,
+    packed,
+    policy,
+    size_class,
+    whole_buffer,
+)
+from lbrx.extension.tensors import Array
+from lbrx_video.conversion import ToFrames
+from lbrx_video.kernels.device_tables import (
+    COMPONENTS,
+    AxisTables,
+    Tables,
+    VideoAxesRecord,
+    by_component,
+    on_device,
+)
+from lbrx_video.kernels.frame_source import (
     ALPHA,
     AXES,
     DOUBLED,
@@ -30,14 +59,13 @@ from lbrx.video.frame_source import (
     FrameProgram,
     source,
 )
-from lbrx.video.resampling import Axis, Taps, doubling, taps
+from lbrx_video.resampling import Axis, Doubling, doubling, taps
 
 # Columns of a thread, at most VIDEO_RUN of video_frames.h, and even so that chroma pairs are whole.
 RUNS = (256, 128, 64, 32, 16, 8, 4, 2)
 WINDOW = 1024  # VIDEO_WINDOW
 GROUP = 64  # threads
 VECTOR = 4  # weights along rows are padded to a multiple of this
-EMULATED = 100.0  # times slower: the variant that is not meant for the device
 REMEMBERED = 64
 
 
@@ -59,71 +87,91 @@ family: KernelFamily[FrameProblem] = KernelFamily("video_frames")
 # ---- tables ----
 
 
+class VideoFramesRecord(Record, header="video_frames"):
+    """Planes, and the frames that are made of them. Arrays have a value for each component, or for
+    each channel of the results. The taps of columns are filled up to a multiple of four."""
+
+    height: UInt  # of the results
+    width: UInt
+    run: UInt  # columns of a thread
+    pitch: Annotated[Sequence[int], UINT[COMPONENTS]]  # elements in a row of the plane
+    size: Annotated[Sequence[int], UINT[COMPONENTS]]  # elements in a plane
+    samples: Annotated[Sequence[int], UINT[COMPONENTS]]  # of the component in a row
+    luma: VideoAxesRecord  # and other components that have a sample for each pixel
+    chroma: VideoAxesRecord
+    pair_base: Int  # of doubled chroma: see `Doubling` of lbrx_video/resampling.py
+    pair_odd: Int
+    pair_weights: Annotated[Sequence[float], FLOAT[4]]
+    matrix: Annotated[Sequence[float], FLOAT[9]]  # from codes to R'G'B', by rows
+    offset: Annotated[Sequence[float], FLOAT[3]]
+    alpha: Float  # of a code of alpha
+    scale: Annotated[Sequence[float], FLOAT[COMPONENTS]]  # of a channel, applied last
+    shift: Annotated[Sequence[float], FLOAT[COMPONENTS]]  # added to a channel then
+
+
 @dataclass(frozen=True, eq=False)
 class FrameTables(Tables):
     """The tables of a conversion to frames."""
 
+    record: VideoFramesRecord
     run: int
     """Columns of a thread of the serial variant; 0 if that variant cannot take the conversion."""
 
 
 @lru_cache(REMEMBERED)
 def tables(what: ToFrames) -> FrameTables:
-    """Luma's axes and chroma's, down and right, one after the other."""
+    """The tables of luma's and chroma's axes, and the record."""
     form, known = what.samples.format, what.samples
-    kinds = [what.axes(0), what.axes(1) if form.chroma else what.axes(0)]
-    firsts: list[NDArray[np.int32]] = []
-    weights: list[NDArray[np.float32]] = []
-    records = b""
-    for direction in (0, 1):
-        for axes in kinds:
-            found = taps(axes[direction])
-            values = _padded(found) if direction else found.weights
-            starts = (sum(map(len, firsts)), sum(w.size for w in weights))
-            records += struct.pack("3I", values.shape[1], *starts)
-            firsts.append(found.first.astype(np.int32))
-            weights.append(values.astype(np.float32).reshape(-1))
+    made = AxisTables()
+    luma = _axes(made, what.axes(0))
+    chroma = _axes(made, what.axes(1)) if form.chroma else luma
+    run = _longest_run(what)
     shapes = [form.plane_shape(c.plane, known.height, known.width) for c in form.components]
-    widths = [
+    samples = [
         form.component_shape(i, known.height, known.width)[1] for i in range(len(form.components))
     ]
-    record = _four("I", [columns for _, columns in shapes])
-    record += _four("I", [rows * columns for rows, columns in shapes]) + _four("I", widths)
-    record += records + _doubling(what) + _numbers(what)
-    run = _longest_run(what, [axes[1] for axes in kinds])
-    return FrameTables(record, np.concatenate(firsts), np.concatenate(weights), run)
+    pairs = doubling(what.axes(1)[1]) if form.chroma else None
+    pairs = pairs or Doubling(0, 0, (0, 0, 0, 0))
+    matrix, offset, alpha = _color(what)
+    record = VideoFramesRecord(
+        height=what.size[0],
+        width=what.size[1],
+        run=run,
+        pitch=by_component([columns for _, columns in shapes]),
+        size=by_component([rows * columns for rows, columns in shapes]),
+        samples=by_component(samples),
+        luma=luma,
+        chroma=chroma,
+        pair_base=pairs.base,
+        pair_odd=pairs.odd,
+        pair_weights=pairs.weights,
+        matrix=matrix,
+        offset=offset,
+        alpha=alpha,
+        scale=by_component(what.scale),
+        shift=by_component(what.offset),
+    )
+    return FrameTables(made.firsts, made.weights, record, run)
 
 
-def _padded(found: Taps) -> NDArray[np.float64]:
-    return np.pad(found.weights, ((0, 0), (0, -found.count % VECTOR)))
+def _axes(made: AxisTables, axes: tuple[Axis, Axis]) -> VideoAxesRecord:
+    down, right = map(taps, axes)
+    return VideoAxesRecord(down=made.add(down), right=made.add(right, VECTOR))
 
 
-def _four(code: str, values: Sequence[float]) -> bytes:
-    return struct.pack(f"4{code}", *(*values, 0, 0, 0, 0)[:4])
-
-
-def _doubling(what: ToFrames) -> bytes:
-    found = doubling(what.axes(1)[1]) if what.samples.format.chroma else None
-    if found is None:
-        return struct.pack("2i4f", 0, 0, 0, 0, 0, 0)
-    return struct.pack("2i4f", found.base, found.odd, *found.weights)
-
-
-def _numbers(what: ToFrames) -> bytes:
-    """Codes are in elements without their unused low bits, so the matrix scales those away."""
+def _color(what: ToFrames) -> tuple[Sequence[float], Sequence[float], float]:
+    """Matrix, offsets and the scale of alpha. Codes are in elements without their unused low bits,
+    so the matrix scales those away."""
     form = what.samples.format
     matrix, offset = what.samples.to_rgb()
     shifts = [2.0 ** -form.components[min(i, len(form.components) - 1)].shift for i in range(3)]
     alpha = what.samples.alpha_scale * 2.0 ** -form.components[-1].shift
-    return (
-        struct.pack("9f3ff", *(matrix * np.array(shifts)).reshape(-1), *offset, alpha)
-        + _four("f", what.scale)
-        + _four("f", what.offset)
-    )
+    return (matrix * np.array(shifts)).reshape(-1).tolist(), offset.tolist(), alpha
 
 
-def _longest_run(what: ToFrames, right: Sequence[Axis]) -> int:
+def _longest_run(what: ToFrames) -> int:
     """The columns of a thread whose samples fit its memory."""
+    right = [what.axes(i)[1] for i in ((0, 1) if what.samples.format.chroma else (0,))]
     for run in RUNS:
         if all(_window(axis, run, what.size[1]) <= WINDOW for axis in right):
             return run
@@ -136,9 +184,6 @@ def _window(axis: Axis, run: int, width: int) -> int:
     ends = found.first[np.minimum(np.arange(0, width, run) + run, width) - 1]
     padded = found.count + (-found.count % VECTOR)
     return int((ends - begins).max()) + padded + 2
-
-
-_uploaded: DeviceTables[ToFrames] = DeviceTables(tables)
 
 
 # ---- running ----
@@ -158,12 +203,14 @@ def run_finished(call: Call, finish: Finish) -> tuple[Array, ...]:
 
 def _run(call: Call, finish: Finish | None) -> tuple[Array, ...]:
     what: ToFrames = call.attributes["what"]
-    planes = [elementwise.contiguous(call.gpu, x) for x in call.inputs if x is not None]
+    planes = [contiguous(call.builder, x) for x in call.inputs if x is not None]
     (output,) = call.outputs
     spec = output if finish is None else finish.computation.outputs[0][1]
-    result = empty(call.gpu, spec)
+    result = call.builder.result(spec)
     if result.layout.size:
-        family.run(call.gpu, FrameProblem(what, output.shape[0]), planes, result, finish)
+        name = "video_frames" if finish is None else finish.computation.name
+        problem = FrameProblem(what, output.shape[0])
+        family.run(call.builder, problem, planes, result, finish, op=name)
     return (result,)
 
 
@@ -171,36 +218,32 @@ def _serial_can(info: DeviceInfo, problem: FrameProblem) -> bool:
     return tables(problem.what).run > 0
 
 
-@family.variant(
-    "serial",
-    can=_serial_can,
-    cost=lambda info, problem: EMULATED if info.simd_hardware else 1.0,
-)
+@family.variant("serial", can=_serial_can, made_for=DeviceKind.WIDE)
 def serial(
-    gpu: Context,
+    b: Builder,
     problem: FrameProblem,
     planes: Sequence[Array],
     result: Array,
     finish: Finish | None,
 ) -> None:
     """A thread makes a run of columns: rows are weighted first, then columns."""
-    _launch(gpu, problem, planes, result, finish, tables(problem.what).run)
+    _launch(b, problem, planes, result, finish, tables(problem.what).run)
 
 
-@family.variant("threads", cost=lambda info, problem: 1.0 if info.simd_hardware else EMULATED)
+@family.variant("threads", made_for=DeviceKind.SIMD)
 def threads(
-    gpu: Context,
+    b: Builder,
     problem: FrameProblem,
     planes: Sequence[Array],
     result: Array,
     finish: Finish | None,
 ) -> None:
     """A thread makes a pixel."""
-    _launch(gpu, problem, planes, result, finish, 0)
+    _launch(b, problem, planes, result, finish, 0)
 
 
 def _launch(
-    gpu: Context,
+    b: Builder,
     problem: FrameProblem,
     planes: Sequence[Array],
     result: Array,
@@ -213,22 +256,20 @@ def _launch(
         program = _with_steps(program, finish)
     name = "video_frames" if finish is None else finish.computation.name
     function = _kernel_name(program, name)
-    pipeline = gpu.shaders.pipeline(
+    pipeline = b.pipeline(
         "video_frames", function, safe_math=True, source=source(program, function)
     )
     height, width = what.size
-    made = tables(what)
     arguments: list[Buffer | bytes] = [
         *map(buffer_of, planes),
         buffer_of(result),
-        struct.pack("3I", height, width, run) + made.record,
-        *_uploaded.get(gpu, what),
+        tables(what).record,
+        *on_device(b, "frames", what, tables),
         *_operands(program, finish),
     ]
     grid = (-(-width // run) if run else width, height, problem.frames)
     group = (1 if run else min(width, GROUP), 1, 1)
-    variant = "serial" if run else "threads"
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=name, variant=variant)
+    b.launch(pipeline, arguments, grid, group)
 
 
 @cache
@@ -272,9 +313,7 @@ def _with_steps(program: FrameProgram, finish: Finish) -> FrameProgram:
     inputs = tuple(
         ProgramInput(
             x.dtype,
-            Access.SCALAR
-            if elementwise.is_host(x)
-            else elementwise.access(x.layout.strides[across]),
+            Access.SCALAR if is_host(x) else access(x.layout.strides[across]),
         )
         for x in what.inputs
     )
@@ -298,10 +337,10 @@ def _operands(program: FrameProgram, finish: Finish | None) -> list[Buffer | byt
     for i, x in enumerate(finish.computation.inputs):
         if i == finish.place:
             continue
-        if elementwise.is_host(x):
-            values.append(elementwise.constant(x))
+        if is_host(x):
+            values.append(constant(x))
         else:
             values.append(whole_buffer(x))
             places += [x.layout.offset, *x.layout.strides]
     assert len(places) == len(program.arrays) * (1 + AXES)
-    return [*values, struct.pack(f"{len(places)}q", *places)] if places else values
+    return [*values, packed(LONG, *places)] if places else values

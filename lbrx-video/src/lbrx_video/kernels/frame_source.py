@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels.program import (
+from lbrx.extension.kernels import (
     Access,
     ProgramInput,
     ProgramStep,
@@ -17,6 +15,8 @@ from lbrx.kernels.program import (
     preamble,
     value_types,
 )
+from lbrx.extension.tensors import Dtype
+from lbrx.extension.tensors import dtypes as dt
 
 FLOAT = dt.float32
 AXES = 4  # of frames
@@ -93,7 +93,7 @@ def _parameters(program: FrameProgram) -> list[str]:
     kinds = [f"device const {program.sample.msl}* plane{i}" for i in range(program.planes)]
     kinds += [
         f"device {program.written.msl}* out",
-        "constant VideoFrames& f",
+        "constant VideoFramesRecord& f",
         "device const int* firsts",
         "device const float* weights",
     ]
@@ -128,7 +128,8 @@ def _body(program: FrameProgram) -> list[str]:
 
 def _component(program: FrameProgram, i: int, component: ComponentCode) -> str:
     kinds = f"{program.sample.msl}, {component.step}, {component.offset}"
-    place = f"plane{component.plane}, {i}, {int(component.chroma)}, firsts, weights, image, y"
+    axes = "f.chroma" if component.chroma else "f.luma"
+    place = f"plane{component.plane}, {i}, {axes}, firsts, weights, image, y"
     if program.serial:
         return f"video_run<{kinds}, {component.mode}>(c{i}, f, {place}, column, count);"
     return f"c{i}[0] = video_pixel<{kinds}>(f, {place}, column);"

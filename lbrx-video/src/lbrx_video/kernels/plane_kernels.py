@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
+from typing import Annotated
 
 import numpy as np
 
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, size_class
-from lbrx.kernels.registry import Call, KernelFamily, computes
-from lbrx.metal import Buffer, Context
-from lbrx.storage import Array
-from lbrx.video.conversion import ToPlanes
-from lbrx.video.device_tables import DeviceTables, Tables
-from lbrx.video.plane_source import PlaneProgram, source
-from lbrx.video.resampling import taps
+from lbrx.extension.kernels import (
+    FLOAT,
+    UINT,
+    Buffer,
+    Builder,
+    Call,
+    DeviceKind,
+    Float,
+    KernelFamily,
+    Record,
+    UInt,
+    buffer_of,
+    computes,
+    contiguous,
+    size_class,
+)
+from lbrx.extension.tensors import Array, Dtype
+from lbrx_video.conversion import ToPlanes
+from lbrx_video.kernels.device_tables import (
+    COMPONENTS,
+    AxisTables,
+    Tables,
+    VideoAxesRecord,
+    by_component,
+    on_device,
+)
+from lbrx_video.kernels.plane_source import PlaneProgram, source
+from lbrx_video.resampling import taps
 
 RUN = 256  # columns of a thread of the serial variant
 GROUP = 64  # threads
-EMULATED = 100.0  # times slower: the variant that is not meant for the device
 REMEMBERED = 64
 
 
@@ -45,78 +62,99 @@ class PlaneProblem:
 family: KernelFamily[PlaneProblem] = KernelFamily("video_planes")
 
 
+class VideoPlanesRecord(Record, header="video_planes"):
+    """Frames, and the planes that are made of them. Arrays have a value for each component."""
+
+    height: UInt  # of frames
+    width: UInt
+    run: UInt  # columns of a thread
+    chroma_width: UInt  # samples in a row
+    pitch: Annotated[Sequence[int], UINT[COMPONENTS]]  # elements in a row of the plane
+    size: Annotated[Sequence[int], UINT[COMPONENTS]]  # elements in a plane
+    chroma: VideoAxesRecord
+    matrix: Annotated[Sequence[float], FLOAT[9]]  # from R'G'B' to codes, by rows
+    offset: Annotated[Sequence[float], FLOAT[3]]
+    top: Float  # the largest code
+
+
+@dataclass(frozen=True, eq=False)
+class PlaneTables(Tables):
+    """The tables of a conversion to planes, and where they are."""
+
+    chroma: VideoAxesRecord
+
+
 @lru_cache(REMEMBERED)
-def tables(what: ToPlanes) -> Tables:
+def tables(what: ToPlanes) -> PlaneTables:
     """Of chroma; without subsampling nothing reads them."""
-    down, right = (taps(axis) for axis in what.axes())
+    made = AxisTables()
+    down, right = (made.add(taps(axis)) for axis in what.axes())
+    chroma = VideoAxesRecord(down=down, right=right)
+    return PlaneTables(made.firsts, made.weights, chroma)
+
+
+@lru_cache(REMEMBERED)
+def _record(what: ToPlanes, run: int) -> VideoPlanesRecord:
     known, form = what.samples, what.samples.format
     shapes = [form.plane_shape(c.plane, known.height, known.width) for c in form.components]
-    pitches = [columns for _, columns in shapes]
-    sizes = [rows * columns for rows, columns in shapes]
     matrix, offset = known.to_codes()
-    record = struct.pack(
-        "I8I6I9f3ff",
-        form.component_shape(1, known.height, known.width)[1],
-        *(*pitches, 0, 0)[:4],
-        *(*sizes, 0, 0)[:4],
-        *(down.count, 0, 0),
-        *(right.count, len(down.first), down.weights.size),
-        *matrix.reshape(-1),
-        *offset,
-        2**form.depth - 1,
+    return VideoPlanesRecord(
+        height=known.height,
+        width=known.width,
+        run=run,
+        chroma_width=form.component_shape(1, known.height, known.width)[1],
+        pitch=by_component([columns for _, columns in shapes]),
+        size=by_component([rows * columns for rows, columns in shapes]),
+        chroma=tables(what).chroma,
+        matrix=matrix.reshape(-1).tolist(),
+        offset=offset.tolist(),
+        top=2**form.depth - 1,
     )
-    firsts = np.concatenate([down.first, right.first]).astype(np.int32)
-    weights = np.concatenate([down.weights.reshape(-1), right.weights.reshape(-1)])
-    return Tables(record, firsts, weights.astype(np.float32))
-
-
-_uploaded: DeviceTables[ToPlanes] = DeviceTables(tables)
 
 
 @computes("video_planes")
 def run(call: Call) -> tuple[Array, ...]:
     what: ToPlanes = call.attributes["what"]
-    (x,) = (elementwise.contiguous(call.gpu, x) for x in call.inputs if x is not None)
-    results = tuple(empty(call.gpu, spec) for spec in call.outputs)
+    (x,) = (contiguous(call.builder, x) for x in call.inputs if x is not None)
+    results = tuple(call.builder.result(spec) for spec in call.outputs)
     if x.layout.size:
         shape = x.layout.shape
         channels = shape[1] if what.layout == "NCHW" else shape[3]
-        family.run(call.gpu, PlaneProblem(what, shape[0], channels, x.dtype), x, results)
+        family.run(call.builder, PlaneProblem(what, shape[0], channels, x.dtype), x, results)
     return results
 
 
-@family.variant("serial", cost=lambda info, _: EMULATED if info.simd_hardware else 1.0)
-def serial(gpu: Context, problem: PlaneProblem, x: Array, results: Sequence[Array]) -> None:
+@family.variant("serial", made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: PlaneProblem, x: Array, results: Sequence[Array]) -> None:
     """A thread makes a run of columns."""
-    _launch(gpu, problem, x, results, RUN, "serial")
+    _launch(b, problem, x, results, RUN, "serial")
 
 
-@family.variant("threads", cost=lambda info, _: 1.0 if info.simd_hardware else EMULATED)
-def threads(gpu: Context, problem: PlaneProblem, x: Array, results: Sequence[Array]) -> None:
+@family.variant("threads", made_for=DeviceKind.SIMD)
+def threads(b: Builder, problem: PlaneProblem, x: Array, results: Sequence[Array]) -> None:
     """A thread makes the pixels of one chroma sample."""
-    _launch(gpu, problem, x, results, 1 << problem.what.samples.format.horizontal, "threads")
+    _launch(b, problem, x, results, 1 << problem.what.samples.format.horizontal, "threads")
 
 
 def _launch(
-    gpu: Context, problem: PlaneProblem, x: Array, results: Sequence[Array], run: int, variant: str
+    b: Builder, problem: PlaneProblem, x: Array, results: Sequence[Array], run: int, variant: str
 ) -> None:
     what, known = problem.what, problem.what.samples
     program = _program(problem, run)
     function = _kernel_name(program)
-    pipeline = gpu.shaders.pipeline(
+    pipeline = b.pipeline(
         "video_planes", function, safe_math=True, source=source(program, function)
     )
-    record = struct.pack("3I", known.height, known.width, run) + tables(what).record
     arguments: list[Buffer | bytes] = [
         buffer_of(x),
         *map(buffer_of, results),
-        record,
-        *_uploaded.get(gpu, what),
+        _record(what, run),
+        *on_device(b, "planes", what, tables),
     ]
     rows = -(-known.height >> program.vertical)
     grid = (-(-known.width // run), rows, problem.frames)
     group = (1 if variant == "serial" else min(grid[0], GROUP), 1, 1)
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="video_planes", variant=variant)
+    b.launch(pipeline, arguments, grid, group)
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from lbrx.dtype import Dtype
-from lbrx.video.pixel_formats import Component
+from lbrx.extension.tensors import Dtype
+from lbrx_video.pixel_formats import Component
 
 ALPHA = 3
 
@@ -40,7 +40,7 @@ def source(program: PlaneProgram, name: str) -> str:
     kinds = [f"device const {program.dtype.msl}* x"]
     kinds += [f"device {program.sample.msl}* plane{i}" for i in range(program.planes)]
     kinds += [
-        "constant VideoPlanes& f",
+        "constant VideoPlanesRecord& f",
         "device const int* firsts",
         "device const float* weights",
     ]
@@ -139,14 +139,15 @@ def _subsampled(program: PlaneProgram) -> list[str]:
     """Chroma: rows are weighted into a line for each difference, then columns."""
     h = program.horizontal
     lines = [
+        "const VideoAxisRecord down = f.chroma.down, right = f.chroma.right;",
         f"const uint first = column >> {h}, end = min((column + f.run) >> {h}, f.chroma_width);",
-        "const uint begin = uint(firsts[f.right_first + first]);",
-        "const uint length = uint(firsts[f.right_first + end - 1]) + f.right_taps - begin;",
+        "const uint begin = uint(firsts[right.first + first]);",
+        "const uint length = uint(firsts[right.first + end - 1]) + right.taps - begin;",
         f"float cb[{program.window}], cr[{program.window}];",
         "for (uint j = 0; j < length; j++) cb[j] = cr[j] = 0.0f;",
-        "const uint top_row = uint(firsts[f.down_first + at.y]);",
-        "for (uint k = 0; k < f.down_taps; k++) {",
-        "  const float weight = weights[f.down_weights + at.y * f.down_taps + k];",
+        "const uint top_row = uint(firsts[down.first + at.y]);",
+        "for (uint k = 0; k < down.taps; k++) {",
+        "  const float weight = weights[down.weights + at.y * down.taps + k];",
         *(f"  {line}" for line in _loaded(program, "(top_row + k)", "begin", "length")),
         f"  video_difference(cb, r, g, b, {_matrix(1)}, weight, length);",
         f"  video_difference(cr, r, g, b, {_matrix(2)}, weight, length);",

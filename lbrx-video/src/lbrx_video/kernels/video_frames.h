@@ -2,6 +2,7 @@
 // which weights; lbrx/video/resampling.py makes them. Generated kernels call these functions.
 #pragma once
 #include "elementwise.h"
+#include "records/video_frames.h"
 #include "video_transfer.h"
 
 constant constexpr uint VIDEO_RUN = 256;      // columns of a thread's results at most
@@ -11,24 +12,6 @@ constant constexpr uint VIDEO_WINDOW = 1024;  // samples of a row that they are 
 constant constexpr uint VIDEO_SAME = 0;
 constant constexpr uint VIDEO_DOUBLED = 1;
 constant constexpr uint VIDEO_WEIGHTED = 2;
-
-struct VideoAxis {
-  uint taps;     // a multiple of 4 along rows
-  uint first;    // where the first samples are in the table of positions
-  uint weights;  // where the weights are in the table of weights
-};
-
-struct VideoFrames {
-  uint height, width;                    // of the results
-  uint run;                              // columns of a thread
-  uint pitch[4], size[4], samples[4];    // of each component: elements in a row, in a plane; width
-  VideoAxis down[2], right[2];           // of luma, and of chroma
-  int pair_base, pair_odd;               // of doubled chroma
-  float pair[4];
-  float matrix[9], offset[3];
-  float alpha;                           // of a code of alpha
-  float scale[4], shift[4];              // of each channel, applied last
-};
 
 // Adds four weighted rows to a line, or begins it with them.
 template <typename T, uint STEP, bool BEGIN>
@@ -46,7 +29,7 @@ inline void video_four_rows(thread float* line, device const T* row, uint pitch,
 
 // Samples `begin` and following of row y of the results.
 template <typename T, uint STEP, uint OFFSET>
-inline void video_line(thread float* line, device const T* plane, uint pitch, VideoAxis down,
+inline void video_line(thread float* line, device const T* plane, uint pitch, VideoAxisRecord down,
                        device const int* firsts, device const float* weights, uint y, uint begin,
                        uint length) {
   device const T* row = plane + ulong(firsts[down.first + y]) * pitch + begin * STEP + OFFSET;
@@ -77,17 +60,18 @@ inline void video_line(thread float* line, device const T* plane, uint pitch, Vi
 
 // Chroma of half the width: a sample beyond an edge is the one at the edge.
 template <typename T, uint STEP, uint OFFSET>
-inline void video_doubled(thread float* to, thread float* line, constant VideoFrames& f,
+inline void video_doubled(thread float* to, thread float* line, constant VideoFramesRecord& f,
                           device const T* plane, uint component, device const int* firsts,
                           device const float* weights, uint y, uint column, uint count) {
   const int begin = f.pair_base + int(column / 2), pairs = int(count + 1) / 2;
   const int end = begin + pairs + 2, low = max(begin, 0);
   const int high = min(end, int(f.samples[component]));
-  video_line<T, STEP, OFFSET>(line + (low - begin), plane, f.pitch[component], f.down[1], firsts,
-                              weights, y, uint(low), uint(high - low));
+  video_line<T, STEP, OFFSET>(line + (low - begin), plane, f.pitch[component], f.chroma.down,
+                              firsts, weights, y, uint(low), uint(high - low));
   for (int i = 0; i < low - begin; i++) line[i] = line[low - begin];
   for (int i = high - begin; i < end - begin; i++) line[i] = line[high - begin - 1];
-  const float a = f.pair[0], b = f.pair[1], c = f.pair[2], d = f.pair[3];
+  const float a = f.pair_weights[0], b = f.pair_weights[1];
+  const float c = f.pair_weights[2], d = f.pair_weights[3];
   thread const float* odd = line + f.pair_odd;
   for (int i = 0; i < pairs; i++) {
     to[2 * i] = fma(b, line[i + 1], a * line[i]);
@@ -95,16 +79,16 @@ inline void video_doubled(thread float* to, thread float* line, constant VideoFr
   }
 }
 
-// `count` columns of a component from `column` on, in row y of the results. `kind` is 1 for chroma.
+// `count` columns of a component from `column` on, in row y of the results.
 template <typename T, uint STEP, uint OFFSET, uint MODE>
-inline void video_run(thread float* to, constant VideoFrames& f, device const T* plane,
-                      uint component, uint kind, device const int* firsts,
+inline void video_run(thread float* to, constant VideoFramesRecord& f, device const T* plane,
+                      uint component, constant VideoAxesRecord& axes, device const int* firsts,
                       device const float* weights, uint image, uint y, uint column, uint count) {
   plane += ulong(image) * f.size[component];
-  const VideoAxis right = f.right[kind];
+  const VideoAxisRecord right = axes.right;
   if (MODE == VIDEO_SAME) {
     const uint begin = uint(firsts[right.first]) + column;
-    video_line<T, STEP, OFFSET>(to, plane, f.pitch[component], f.down[kind], firsts, weights, y,
+    video_line<T, STEP, OFFSET>(to, plane, f.pitch[component], axes.down, firsts, weights, y,
                                 begin, count);
     return;
   }
@@ -117,7 +101,7 @@ inline void video_run(thread float* to, constant VideoFrames& f, device const T*
   device const int* starts = firsts + right.first + column;
   const uint begin = uint(starts[0]), end = uint(starts[count - 1]) + right.taps;
   const uint length = min(end, f.samples[component]) - begin;
-  video_line<T, STEP, OFFSET>(line, plane, f.pitch[component], f.down[kind], firsts, weights, y,
+  video_line<T, STEP, OFFSET>(line, plane, f.pitch[component], axes.down, firsts, weights, y,
                               begin, length);
   for (uint i = length; i < end - begin; i++) line[i] = 0.0f;
   for (uint j = 0; j < count; j++) {
@@ -133,10 +117,10 @@ inline void video_run(thread float* to, constant VideoFrames& f, device const T*
 
 // One pixel of a component, for devices whose threads run side by side.
 template <typename T, uint STEP, uint OFFSET>
-inline float video_pixel(constant VideoFrames& f, device const T* plane, uint component, uint kind,
-                         device const int* firsts, device const float* weights, uint image, uint y,
-                         uint x) {
-  const VideoAxis down = f.down[kind], right = f.right[kind];
+inline float video_pixel(constant VideoFramesRecord& f, device const T* plane, uint component,
+                         constant VideoAxesRecord& axes, device const int* firsts,
+                         device const float* weights, uint image, uint y, uint x) {
+  const VideoAxisRecord down = axes.down, right = axes.right;
   const uint pitch = f.pitch[component], first = uint(firsts[right.first + x]);
   const uint taps = min(right.taps, f.samples[component] - first);
   device const T* row = plane + ulong(image) * f.size[component] +

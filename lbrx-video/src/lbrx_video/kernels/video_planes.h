@@ -2,19 +2,9 @@
 // these functions; lbrx/video/plane_source.py writes them.
 #pragma once
 #include <metal_stdlib>
+#include "records/video_planes.h"
 #include "video_transfer.h"
 using namespace metal;
-
-struct VideoPlanes {
-  uint height, width;        // of frames
-  uint run;                  // columns of a thread
-  uint chroma_width;         // samples in a row
-  uint pitch[4], size[4];    // of each component: elements in a row, in a plane
-  uint down_taps, down_first, down_weights;     // of chroma rows: see video_frames.h
-  uint right_taps, right_first, right_weights;  // of chroma columns
-  float matrix[9], offset[3];
-  float top;                 // the largest code
-};
 
 // Half a code is rounded up. NaN becomes 0.
 template <typename T, uint SHIFT>
@@ -51,14 +41,15 @@ inline void video_difference(thread float* line, thread const float* r, thread c
 // Codes of chroma samples `column` and following, of a line that begins at pixel `begin`.
 template <typename T, uint STEP, uint OFFSET, uint SHIFT>
 inline void video_chroma(device T* row, thread const float* line, uint begin,
-                         constant VideoPlanes& f, device const int* firsts,
+                         constant VideoPlanesRecord& f, device const int* firsts,
                          device const float* weights, float offset, uint column, uint count) {
+  const VideoAxisRecord right = f.chroma.right;
   for (uint j = 0; j < count; j++) {
     const uint x = column + j;
-    thread const float* from = line + (uint(firsts[f.right_first + x]) - begin);
-    device const float* w = weights + f.right_weights + x * f.right_taps;
+    thread const float* from = line + (uint(firsts[right.first + x]) - begin);
+    device const float* w = weights + right.weights + x * right.taps;
     float sum = offset;
-    for (uint k = 0; k < f.right_taps; k++) sum = fma(w[k], from[k], sum);
+    for (uint k = 0; k < right.taps; k++) sum = fma(w[k], from[k], sum);
     row[x * STEP + OFFSET] = video_rounded<T, SHIFT>(sum, f.top);
   }
 }

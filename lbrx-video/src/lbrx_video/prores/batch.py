@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import FormatError
-from lbrx.memory.zero_copy import mapping_of
-from lbrx.metal import Buffer, Context
-from lbrx.video.prores.frame_header import Bytes, FrameHeader, read_header
-from lbrx.video.prores.slice_table import Records, read_pictures
+from lbrx.extension.errors import FormatError
+from lbrx.extension.kernels import Buffer, Context
+from lbrx.extension.tensors import mapping_of
+from lbrx_video.prores.frame_header import Bytes, FrameHeader, read_header
+from lbrx_video.prores.kernel_records import Records
+from lbrx_video.prores.slice_table import read_pictures
 
 Packet = bytes | bytearray | memoryview | NDArray[np.uint8]
 

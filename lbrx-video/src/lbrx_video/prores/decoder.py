@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.device_info import DeviceInfo
-from lbrx.errors import FormatError, SettingError
-from lbrx.kernels.arrays import buffer_of, empty
-from lbrx.metal import Buffer, Context, context
-from lbrx.ops import Spec
-from lbrx.storage import Array
-from lbrx.tensor import Tensor
-from lbrx.video.color import Color
-from lbrx.video.pixel_formats import PixelFormat, find
-from lbrx.video.planes import Planes
-from lbrx.video.prores.batch import COMPONENTS, Batch, Packet
-from lbrx.video.prores.code_tables import code_tables, scans
-from lbrx.video.prores.frame_header import FrameHeader
+from lbrx.extension.errors import FormatError, SettingError
+from lbrx.extension.kernels import Buffer, Context, DeviceInfo, buffer_of, context, empty
+from lbrx.extension.operations import Spec
+from lbrx.extension.tensors import Array, Tensor
+from lbrx.extension.tensors import dtypes as dt
+from lbrx_video.color import Color
+from lbrx_video.pixel_formats import PixelFormat, find
+from lbrx_video.planes import Planes
+from lbrx_video.prores.batch import COMPONENTS, Batch, Packet
+from lbrx_video.prores.code_tables import code_tables, scans
+from lbrx_video.prores.frame_header import FrameHeader
+from lbrx_video.prores.kernel_records import ProresBatchRecord, ProresConstants
 
 DEPTHS = {"apco": 10, "apcs": 10, "apcn": 10, "apch": 10, "ap4h": 12, "ap4x": 12}
 """Bits of a sample by the stream's four-character code, as FFmpeg decodes it."""
@@ -94,9 +91,9 @@ class DecodeJob:
         return len(self.batch.slices)
 
     @property
-    def constants(self) -> dict[int, bool]:
-        """The function constants of prores_slice.h."""
-        return {0: self.depth == 12, 1: self.batch.header.chroma_444}
+    def constants(self) -> ProresConstants:
+        """The function constants of the kernels."""
+        return ProresConstants(HAS_12_BITS=self.depth == 12, IS_444=self.batch.header.chroma_444)
 
     @property
     def chroma_columns(self) -> int:
@@ -107,8 +104,13 @@ class DecodeJob:
     def inputs(self) -> list[Buffer | bytes]:
         """The first arguments of the kernels."""
         header = self.batch.header
-        size = struct.pack("4I", header.width, header.height, header.chroma_width, self.count)
-        return [self.batch.data, self.slices, self.pictures, size]
+        batch = ProresBatchRecord(
+            width=header.width,
+            height=header.height,
+            chroma_width=header.chroma_width,
+            slices=self.count,
+        )
+        return [self.batch.data, self.slices, self.pictures, batch]
 
     def check(self) -> Exception | None:
         """The error for damaged slices, called when the kernels have ended."""

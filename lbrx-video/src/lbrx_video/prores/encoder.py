@@ -9,22 +9,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import FormatError, SettingError
-from lbrx.kernels.arrays import buffer_of
-from lbrx.metal import Buffer, Context, context
-from lbrx.tensor import Tensor
-from lbrx.video.color import Color
-from lbrx.video.planes import Planes
-from lbrx.video.prores.code_tables import packed_books, scans
-from lbrx.video.prores.frame_header import FIXED, IDENTIFIER, MATRIX, MAX_SIDE, FieldOrder
-from lbrx.video.prores.profiles import PROFILES, Profile
-from lbrx.video.prores.rate_control import chosen_scales
-from lbrx.video.prores.slice_table import PICTURE, PICTURE_HEADER, SLICE, Records, slice_layout
+from lbrx.extension.errors import FormatError, SettingError
+from lbrx.extension.kernels import UINT, Buffer, Context, buffer_of, context, packed
+from lbrx.extension.tensors import Tensor
+from lbrx_video.color import Color
+from lbrx_video.planes import Planes
+from lbrx_video.prores.code_tables import packed_books, scans
+from lbrx_video.prores.frame_header import FIXED, IDENTIFIER, MATRIX, MAX_SIDE, FieldOrder
+from lbrx_video.prores.kernel_records import (
+    COEFFICIENTS,
+    PICTURE,
+    SLICE,
+    ProresBatchRecord,
+    ProresConstants,
+    Records,
+)
+from lbrx_video.prores.profiles import PROFILES, Profile
+from lbrx_video.prores.rate_control import chosen_scales
+from lbrx_video.prores.slice_table import PICTURE_HEADER, slice_layout
 
 CREATOR = b"lbrx"
 LOG2_SLICE = 3  # macroblocks of a slice, the most there can be
 MOST_BLOCKS = 32  # of a component in a slice
-COEFFICIENTS = 64  # of a block
 GROUP = 32  # threads
 FORMATS = {
     (10, False): ("yuv422p10le",),
@@ -121,9 +127,9 @@ class _Job:
         planes = [_buffer(tensor) for tensor in self.planes.tensors]
         first = [gpu.upload(records.view(np.uint8), "video") for records in (slices, pictures)]
         first.append(gpu.upload(scans(), "video"))
-        size = self.size(count)
+        batch = self.batch(count)
         grid = (MOST_BLOCKS, count, 3)
-        self.dispatch(gpu, "prores_transform", [*first, size, *planes[:3], coefficients], grid)
+        self.dispatch(gpu, "prores_transform", [*first, batch, *planes[:3], coefficients], grid)
         first += [gpu.upload(packed_books(), "video"), coefficients, levels]
         sizes = gpu.host_buffer(count * 4, "video")
 
@@ -137,7 +143,7 @@ class _Job:
         scales, bits = chosen_scales(counted, frames, budgets)
         if self.has_alpha:
             self.dispatch(
-                gpu, "prores_count_alpha", [*first[:2], size, planes[-1], sizes], (count, 1, 1)
+                gpu, "prores_count_alpha", [*first[:2], batch, planes[-1], sizes], (count, 1, 1)
             )
             bits += sizes.array(np.uint32)
         slices["size"] = bits // 8
@@ -145,16 +151,19 @@ class _Job:
         first[0] = gpu.upload(slices.view(np.uint8), "video")
         output = gpu.buffer(int(slices["size"].sum()), "video")
         coded = gpu.upload(scales.astype(np.uint32), "video")
-        alpha = struct.pack("I", self.has_alpha)
-        last: list[Buffer | bytes] = [coded, sizes, size, planes[-1], alpha, output]
+        alpha = packed(UINT, self.has_alpha)
+        last: list[Buffer | bytes] = [coded, sizes, batch, planes[-1], alpha, output]
         self.dispatch(gpu, "prores_write", [*first, *last], (count, 1, 1))
         assert (sizes.array(np.uint32) == slices["size"]).all()
         return output.array(), slices
 
-    def size(self, count: int) -> bytes:
-        """`struct FrameSize` of prores_slice.h."""
-        chroma_width = self.planes.tensors[1].shape[2]
-        return struct.pack("4I", self.planes.width, self.planes.height, chroma_width, count)
+    def batch(self, slices: int) -> ProresBatchRecord:
+        return ProresBatchRecord(
+            width=self.planes.width,
+            height=self.planes.height,
+            chroma_width=self.planes.tensors[1].shape[2],
+            slices=slices,
+        )
 
     def dispatch(
         self,
@@ -163,7 +172,9 @@ class _Job:
         arguments: Sequence[Buffer | bytes],
         grid: tuple[int, int, int],
     ) -> None:
-        constants = {0: self.profile.depth == 12, 1: self.profile.chroma_444}
+        constants = ProresConstants(
+            HAS_12_BITS=self.profile.depth == 12, IS_444=self.profile.chroma_444
+        )
         pipeline = gpu.shaders.pipeline("prores_encode", name, constants, safe_math=True)
         gpu.queue.dispatch(pipeline, arguments, grid, (GROUP, 1, 1))
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import FormatError
+from lbrx.extension.errors import FormatError
 
 Bytes = NDArray[np.uint8]
 

@@ -65,16 +65,16 @@ kernel void prores_clear(device uint4* blocks [[buffer(0)]],
 
 // A thread for each slice and component.
 kernel void prores_codes(device const uchar* data [[buffer(0)]],
-                         device const Slice* slices [[buffer(1)]],
-                         device const Picture* pictures [[buffer(2)]],
-                         constant FrameSize& size [[buffer(3)]],
+                         device const ProresSliceRecord* slices [[buffer(1)]],
+                         device const ProresPictureRecord* pictures [[buffer(2)]],
+                         constant ProresBatchRecord& batch [[buffer(3)]],
                          device const uint* tables [[buffer(4)]],
                          device const uchar* scans [[buffer(5)]],
                          device short* blocks [[buffer(6)]], device ushort* alpha [[buffer(7)]],
                          device uint* states [[buffer(8)]],
                          uint2 at [[thread_position_in_grid]]) {
-  const Slice slice = slices[at.x];
-  device const Picture& picture = pictures[slice.picture];
+  const ProresSliceRecord slice = slices[at.x];
+  device const ProresPictureRecord& picture = pictures[slice.picture];
   const uint component = at.y;
   const SliceHeader header = read_slice_header(data, slice, picture.alpha_bits != 0);
   device uint* state = states + at.x * COMPONENTS + component;
@@ -85,7 +85,7 @@ kernel void prores_codes(device const uchar* data [[buffer(0)]],
   bool intact;
   if (component == ALPHA) {
     const uint log2 = slice.log2_macroblocks + 4;
-    const DeviceSamples store{plane_of(alpha, size, picture, ALPHA), slice.column * 2 * SIDE,
+    const DeviceSamples store{plane_of(alpha, batch, picture, ALPHA), slice.column * 2 * SIDE,
                               slice.row * 2 * SIDE, log2};
     intact = read_alpha(bits, picture.alpha_bits, 16u << log2, store) || header.sizes[ALPHA] == 0;
   } else {
@@ -132,16 +132,16 @@ inline void transform_block(device const short* block, device const uchar* weigh
 // A threadgroup for sixteen blocks of a component of a slice: luma has two such parts, chroma has
 // one or, in 4:4:4, two.
 kernel void prores_blocks(device const uchar* data [[buffer(0)]],
-                          device const Slice* slices [[buffer(1)]],
-                          device const Picture* pictures [[buffer(2)]],
-                          constant FrameSize& size [[buffer(3)]],
+                          device const ProresSliceRecord* slices [[buffer(1)]],
+                          device const ProresPictureRecord* pictures [[buffer(2)]],
+                          constant ProresBatchRecord& batch [[buffer(3)]],
                           device const short* blocks [[buffer(4)]], device ushort* y [[buffer(5)]],
                           device ushort* cb [[buffer(6)]], device ushort* cr [[buffer(7)]],
                           uint3 group [[threadgroup_position_in_grid]],
                           uint thread_index [[thread_index_in_threadgroup]]) {
   threadgroup short between[GROUP_BLOCKS * AREA];
-  const Slice slice = slices[group.y];
-  device const Picture& picture = pictures[slice.picture];
+  const ProresSliceRecord slice = slices[group.y];
+  device const ProresPictureRecord& picture = pictures[slice.picture];
   const SliceHeader header = read_slice_header(data, slice, false);
   const uint part = group.z;
   const uint component = part < 2 ? LUMA : (part - 2) / chroma_columns() + 1;
@@ -161,7 +161,7 @@ kernel void prores_blocks(device const uchar* data [[buffer(0)]],
   }
   if (!exists) return;
   device ushort* samples_of = component == LUMA ? y : component == 1 ? cb : cr;
-  const Plane plane = plane_of(samples_of, size, picture, component);
+  const Plane plane = plane_of(samples_of, batch, picture, component);
   const uint2 place = block_place(slice, component, block) * SIDE;
   if (place.x + lane >= plane.width) return;
   for (uint k = 0; k < SIDE && place.y + k < plane.rows; k++)

@@ -69,21 +69,21 @@ inline float4 samples_at(Source plane, uint x, uint y) {
 }
 
 // Coefficients in the order of their codes: the first one of each block, then each second one.
-kernel void prores_transform(device const Slice* slices [[buffer(0)]],
-                             device const Picture* pictures [[buffer(1)]],
+kernel void prores_transform(device const ProresSliceRecord* slices [[buffer(0)]],
+                             device const ProresPictureRecord* pictures [[buffer(1)]],
                              device const uchar* scans [[buffer(2)]],
-                             constant FrameSize& size [[buffer(3)]],
+                             constant ProresBatchRecord& batch [[buffer(3)]],
                              device const ushort* y [[buffer(4)]],
                              device const ushort* cb [[buffer(5)]],
                              device const ushort* cr [[buffer(6)]],
                              device short* coefficients [[buffer(7)]],
                              uint3 at [[thread_position_in_grid]]) {
-  const Slice slice = slices[at.y];
+  const ProresSliceRecord slice = slices[at.y];
   const uint component = at.z, block = at.x, log2 = log2_blocks(slice, component);
   if (block >= 1u << log2) return;
-  device const Picture& picture = pictures[slice.picture];
+  device const ProresPictureRecord& picture = pictures[slice.picture];
   device const ushort* samples = component == LUMA ? y : component == 1 ? cb : cr;
-  const Source plane = plane_of(samples, size, picture, component);
+  const Source plane = plane_of(samples, batch, picture, component);
   const uint2 place = block_place(slice, component, block) * SIDE;
   HalfBlock left, right;
   for (uint i = 0; i < SIDE; i++) {
@@ -239,7 +239,7 @@ inline uint alpha_at(Source plane, uint x, uint y) {
 
 // Alpha with 16 bits: differences to the value before, and how often a value is repeated.
 template <typename Sink>
-inline void put_alpha(thread Sink& bits, Source plane, Slice slice) {
+inline void put_alpha(thread Sink& bits, Source plane, ProresSliceRecord slice) {
   const uint columns = 16u << slice.log2_macroblocks, count = columns * 16;
   const uint left = slice.column * 16, top = slice.row * 16;
   uint before = 0xFFFF, i = 0;
@@ -268,7 +268,8 @@ inline void put_alpha(thread Sink& bits, Source plane, Slice slice) {
 
 // The codes of a slice without alpha, with a scale of quantization as it is coded.
 template <typename Sink>
-inline void put_slice(thread Sink& sink, Slice slice, device const Picture& picture, uint coded,
+inline void put_slice(thread Sink& sink, ProresSliceRecord slice,
+                      device const ProresPictureRecord& picture, uint coded,
                       device const uchar* scans, device const uint* books,
                       device const short* coefficients, device short* levels) {
   device const uchar* scan = scans + scan_by_rows(picture);
@@ -283,8 +284,8 @@ inline void put_slice(thread Sink& sink, Slice slice, device const Picture& pict
 }
 
 // The bits of a slice by its scale, which is 0 for slices that are not counted.
-kernel void prores_count(device const Slice* slices [[buffer(0)]],
-                         device const Picture* pictures [[buffer(1)]],
+kernel void prores_count(device const ProresSliceRecord* slices [[buffer(0)]],
+                         device const ProresPictureRecord* pictures [[buffer(1)]],
                          device const uchar* scans [[buffer(2)]],
                          device const uint* books [[buffer(3)]],
                          device const short* coefficients [[buffer(4)]],
@@ -292,45 +293,45 @@ kernel void prores_count(device const Slice* slices [[buffer(0)]],
                          device const uint* scales [[buffer(6)]], device uint* sizes [[buffer(7)]],
                          uint at [[thread_position_in_grid]]) {
   if (scales[at] == 0) return;
-  const Slice slice = slices[at];
+  const ProresSliceRecord slice = slices[at];
   BitCount bits{HEADER_BYTES * 8};
   put_slice(bits, slice, pictures[slice.picture], scales[at], scans, books, coefficients, levels);
   sizes[at] = bits.total;
 }
 
 // The bits of alpha, which quantization does not change.
-kernel void prores_count_alpha(device const Slice* slices [[buffer(0)]],
-                               device const Picture* pictures [[buffer(1)]],
-                               constant FrameSize& size [[buffer(2)]],
+kernel void prores_count_alpha(device const ProresSliceRecord* slices [[buffer(0)]],
+                               device const ProresPictureRecord* pictures [[buffer(1)]],
+                               constant ProresBatchRecord& batch [[buffer(2)]],
                                device const ushort* alpha [[buffer(3)]],
                                device uint* sizes [[buffer(4)]],
                                uint at [[thread_position_in_grid]]) {
-  const Slice slice = slices[at];
+  const ProresSliceRecord slice = slices[at];
   BitCount bits{0};
-  put_alpha(bits, plane_of(alpha, size, pictures[slice.picture], ALPHA), slice);
+  put_alpha(bits, plane_of(alpha, batch, pictures[slice.picture], ALPHA), slice);
   sizes[at] = bits.total;
 }
 
 // Writes slices of counted sizes, and how many bytes they would have had with more room.
-kernel void prores_write(device const Slice* slices [[buffer(0)]],
-                         device const Picture* pictures [[buffer(1)]],
+kernel void prores_write(device const ProresSliceRecord* slices [[buffer(0)]],
+                         device const ProresPictureRecord* pictures [[buffer(1)]],
                          device const uchar* scans [[buffer(2)]],
                          device const uint* books [[buffer(3)]],
                          device const short* coefficients [[buffer(4)]],
                          device short* levels [[buffer(5)]],
                          device const uint* scales [[buffer(6)]], device uint* sizes [[buffer(7)]],
-                         constant FrameSize& size [[buffer(8)]],
+                         constant ProresBatchRecord& batch [[buffer(8)]],
                          device const ushort* alpha [[buffer(9)]],
                          constant uint& has_alpha [[buffer(10)]],
                          device uchar* output [[buffer(11)]],
                          uint at [[thread_position_in_grid]]) {
-  const Slice slice = slices[at];
-  device const Picture& picture = pictures[slice.picture];
+  const ProresSliceRecord slice = slices[at];
+  device const ProresPictureRecord& picture = pictures[slice.picture];
   device uchar* own = output + slice.offset;
   BitWriter bits{own, HEADER_BYTES, slice.size, 0, 0, HEADER_BYTES, 2};
   own[0] = HEADER_BYTES << 3;
   own[1] = uchar(scales[at]);
   put_slice(bits, slice, picture, scales[at], scans, books, coefficients, levels);
-  if (has_alpha != 0) put_alpha(bits, plane_of(alpha, size, picture, ALPHA), slice);
+  if (has_alpha != 0) put_alpha(bits, plane_of(alpha, batch, picture, ALPHA), slice);
   sizes[at] = bits.written;
 }

@@ -181,12 +181,13 @@ inline void put_pair(Plane plane, uint2 place, bool beside,
 
 // A slice with what its picture and its header say.
 struct OpenSlice {
-  Slice slice;
-  device const Picture* picture;
+  ProresSliceRecord slice;
+  device const ProresPictureRecord* picture;
   SliceHeader header;
   alignas(64) ushort weights[2][AREA];  // of luma and chroma, by columns
 
-  void open(device const uchar* data, device const Slice* from, device const Picture* pictures) {
+  void open(device const uchar* data, device const ProresSliceRecord* from,
+            device const ProresPictureRecord* pictures) {
     slice = *from;
     picture = pictures + slice.picture;
     header = read_slice_header(data, slice, picture->alpha_bits != 0);
@@ -278,7 +279,7 @@ __attribute__((noinline)) inline void read_pair(thread Codes& first, thread Code
 }
 
 // The part of a plane that belongs to a slice, with one value.
-inline void fill(Plane plane, Slice slice, uint component, ushort value) {
+inline void fill(Plane plane, ProresSliceRecord slice, uint component, ushort value) {
   const uint width = slice_columns(component);
   const uint left = slice.column * width, top = slice.row * 2 * SIDE;
   const uint right = min(left + (width << slice.log2_macroblocks), plane.width);
@@ -307,7 +308,7 @@ inline uint put_component(thread const OpenSlice& open, uint component, bool int
 // Stores the samples of alpha and returns its state.
 inline uint put_alpha(thread const OpenSlice& open, device const uchar* data, Plane plane,
                       thread ushort* samples) {
-  const Slice slice = open.slice;
+  const ProresSliceRecord slice = open.slice;
   const uint log2 = slice.log2_macroblocks + 4, columns = 1u << log2, count = columns * 2 * SIDE;
   const uint x = slice.column * 2 * SIDE, y = slice.row * 2 * SIDE;
   ByteBits bits(data, open.header.span(slice, ALPHA));
@@ -322,15 +323,15 @@ inline uint put_alpha(thread const OpenSlice& open, device const uchar* data, Pl
 
 // A thread for two slices. Without a second one, the last slice is read twice and stored once.
 kernel void prores_slices(device const uchar* data [[buffer(0)]],
-                          device const Slice* slices [[buffer(1)]],
-                          device const Picture* pictures [[buffer(2)]],
-                          constant FrameSize& size [[buffer(3)]],
+                          device const ProresSliceRecord* slices [[buffer(1)]],
+                          device const ProresPictureRecord* pictures [[buffer(2)]],
+                          constant ProresBatchRecord& batch [[buffer(3)]],
                           device const uint* tables [[buffer(4)]],
                           device const uchar* scans [[buffer(5)]], device ushort* y [[buffer(6)]],
                           device ushort* cb [[buffer(7)]], device ushort* cr [[buffer(8)]],
                           device ushort* alpha [[buffer(9)]], device uint* states [[buffer(10)]],
                           uint at [[thread_position_in_grid]]) {
-  const uint first = 2 * at, count = min(size.slices - first, 2u);
+  const uint first = 2 * at, count = min(batch.slices - first, 2u);
   device ushort* const planes[COMPONENTS] = {y, cb, cr, alpha};
   alignas(64) short blocks[2][MOST_BLOCKS * AREA];
   OpenSlice open[2];
@@ -340,7 +341,7 @@ kernel void prores_slices(device const uchar* data [[buffer(0)]],
     Codes b(open[1], c, data, tables, scans, blocks[1]);
     read_pair(a, b, tables);
     for (uint s = 0; s < count; s++) {
-      const Plane plane = plane_of(planes[c], size, *open[s].picture, c);
+      const Plane plane = plane_of(planes[c], batch, *open[s].picture, c);
       const bool intact = (s == 0 ? a.step : b.step) == Step::END;
       states[(first + s) * COMPONENTS + c] =
           HAS_12_BITS ? put_component<Cosines12>(open[s], c, intact, plane, blocks[s])
@@ -350,7 +351,7 @@ kernel void prores_slices(device const uchar* data [[buffer(0)]],
   for (uint s = 0; s < count; s++) {
     uint state = INTACT;
     if (open[s].picture->alpha_bits != 0) {
-      const Plane plane = plane_of(alpha, size, *open[s].picture, ALPHA);
+      const Plane plane = plane_of(alpha, batch, *open[s].picture, ALPHA);
       state = put_alpha(open[s], data, plane, reinterpret_cast<thread ushort*>(blocks[s]));
     }
     states[(first + s) * COMPONENTS + ALPHA] = state;

@@ -1,10 +1,8 @@
 // Slices of ProRes frames: what the host says about them, and their own headers.
 #pragma once
 #include <metal_stdlib>
+#include "records/prores_slice.h"
 using namespace metal;
-
-constant bool HAS_12_BITS [[function_constant(0)]];
-constant bool IS_444 [[function_constant(1)]];
 
 constant constexpr uint LUMA = 0, ALPHA = 3, COMPONENTS = 4;
 constant constexpr uint MOST_BLOCKS = 32;     // of a component in a slice
@@ -12,31 +10,6 @@ constant constexpr uint SIDE = 8, AREA = 64;  // of a block
 
 inline uint depth() { return HAS_12_BITS ? 12 : 10; }         // bits of a sample
 inline uint chroma_columns() { return IS_444 ? 2 : 1; }  // blocks of a macroblock, side by side
-
-struct Picture {
-  uint frame;
-  uint first_row;  // 1 for the lower field
-  uint row_step;   // 2 for fields
-  uint interlaced;
-  uint alpha_bits;  // 0, 8 or 16
-  uint padding[3];
-  uchar quantization[2][AREA];
-};
-
-struct Slice {
-  ulong offset;  // of its bytes
-  uint size;
-  uint picture;
-  uint column, row;  // in macroblocks
-  uint log2_macroblocks;
-  uint before;  // macroblocks of the slices before it
-};
-
-struct FrameSize {
-  uint width, height;
-  uint chroma_width;
-  uint slices;
-};
 
 // What a component of a slice is found to be.
 constant constexpr uint INTACT = 0, BAD_HEADER = 1, BAD_CODES = 2;
@@ -58,7 +31,7 @@ struct SliceHeader {
 
   bool has_chroma() const { return sizes[1] + sizes[2] != 0; }
 
-  Span span(Slice slice, uint component) const {
+  Span span(ProresSliceRecord slice, uint component) const {
     ulong start = slice.offset + length;
     for (uint c = 0; c < component; c++) start += sizes[c];
     return {start, start + sizes[component]};
@@ -67,7 +40,8 @@ struct SliceHeader {
 
 // A header whose sizes do not fit the slice is that of an empty one. The host has seen that the
 // slice has six bytes or more.
-inline SliceHeader read_slice_header(device const uchar* data, Slice slice, bool has_alpha) {
+inline SliceHeader read_slice_header(device const uchar* data, ProresSliceRecord slice,
+                                     bool has_alpha) {
   device const uchar* at = data + slice.offset;
   const uint length = at[0] >> 3, coded = clamp(uint(at[1]), 1u, 224u);
   const uint scale = coded > 128 ? (coded - 96) << 2 : coded;
@@ -87,7 +61,7 @@ inline SliceHeader read_slice_header(device const uchar* data, Slice slice, bool
 inline bool is_chroma(uint component) { return component == 1 || component == 2; }
 
 // Macroblocks follow each other; the blocks of one lie row by row in luma, by columns in chroma.
-inline uint log2_blocks(Slice slice, uint component) {
+inline uint log2_blocks(ProresSliceRecord slice, uint component) {
   return slice.log2_macroblocks + (is_chroma(component) && !IS_444 ? 1 : 2);
 }
 
@@ -97,7 +71,7 @@ inline uint slice_columns(uint component) {
 }
 
 // The column and row, in blocks, of a block of a slice.
-inline uint2 block_place(Slice slice, uint component, uint block) {
+inline uint2 block_place(ProresSliceRecord slice, uint component, uint block) {
   if (component == LUMA) {
     return uint2(slice.column * 2 + (block >> 2) * 2 + (block & 1),
                  slice.row * 2 + (block >> 1 & 1));
@@ -106,7 +80,7 @@ inline uint2 block_place(Slice slice, uint component, uint block) {
 }
 
 // The first of a component's blocks: luma of a slice, then Cb and Cr, after the slices before.
-inline ulong first_block(Slice slice, uint component) {
+inline ulong first_block(ProresSliceRecord slice, uint component) {
   const uint chroma = 2 * chroma_columns();
   const uint before = component == LUMA ? 0 : 4 + (component - 1) * chroma;
   return ulong(slice.before) * (4 + 2 * chroma) + (before << slice.log2_macroblocks);
@@ -125,11 +99,11 @@ struct PlaneOf {
 typedef PlaneOf<ushort> Plane;
 
 template <typename T>
-inline PlaneOf<T> plane_of(device T* planes, constant FrameSize& size,
-                           device const Picture& picture, uint component) {
-  const uint width = is_chroma(component) ? size.chroma_width : size.width;
-  const ulong start = (ulong(picture.frame) * size.height + picture.first_row) * width;
-  const uint rows = (size.height - picture.first_row + picture.row_step - 1) / picture.row_step;
+inline PlaneOf<T> plane_of(device T* planes, constant ProresBatchRecord& batch,
+                           device const ProresPictureRecord& picture, uint component) {
+  const uint width = is_chroma(component) ? batch.chroma_width : batch.width;
+  const ulong start = (ulong(picture.frame) * batch.height + picture.first_row) * width;
+  const uint rows = (batch.height - picture.first_row + picture.row_step - 1) / picture.row_step;
   return {planes + start, width, rows, width * picture.row_step};
 }
 
@@ -138,7 +112,9 @@ inline ushort no_chroma() { return ushort(1u << (depth() - 1)); }
 inline ushort opaque() { return ushort((1u << depth()) - 1); }
 
 // Where a picture's scan starts: of blocks that are stored by rows, or by columns.
-inline uint scan_by_rows(device const Picture& picture) { return picture.interlaced * AREA; }
-inline uint scan_by_columns(device const Picture& picture) {
+inline uint scan_by_rows(device const ProresPictureRecord& picture) {
+  return picture.interlaced * AREA;
+}
+inline uint scan_by_columns(device const ProresPictureRecord& picture) {
   return (2 + picture.interlaced) * AREA;
 }

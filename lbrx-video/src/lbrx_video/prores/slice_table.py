@@ -12,38 +12,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import FormatError
-from lbrx.video.prores.frame_header import Bytes, FieldOrder, FrameHeader, wrong_frame
+from lbrx.extension.errors import FormatError
+from lbrx_video.prores.frame_header import Bytes, FieldOrder, FrameHeader, wrong_frame
+from lbrx_video.prores.kernel_records import PICTURE, SLICE, Records
 
 PICTURE_HEADER = 8  # bytes, the least
 SMALLEST_SLICE = 6  # bytes: its header without the optional size of the third component
 WIDEST_SLICE = 3  # log2 of macroblocks
-
-# `struct Picture` and `struct Slice` of prores_slice.h.
-PICTURE = np.dtype(
-    [
-        ("frame", "<u4"),
-        ("first_row", "<u4"),
-        ("row_step", "<u4"),
-        ("interlaced", "<u4"),
-        ("alpha_bits", "<u4"),
-        ("padding", "<u4", 3),
-        ("quantization", "u1", (2, 64)),
-    ]
-)
-SLICE = np.dtype(
-    [
-        ("offset", "<u8"),
-        ("size", "<u4"),
-        ("picture", "<u4"),
-        ("column", "<u4"),
-        ("row", "<u4"),
-        ("log2_macroblocks", "<u4"),
-        ("before", "<u4"),
-    ]
-)
-
-Records = NDArray[np.void]
 
 
 @dataclass(frozen=True)
