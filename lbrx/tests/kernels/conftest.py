@@ -30,7 +30,9 @@ def on_chip(
             patch.setenv("LBRX_CACHE", kernel_cache)
             if GPU:  # it has a name of its own; processors play chips
                 patch.delenv("SOFTMETAL_DEVICE")
-            yield metal.context()
-            metal.context().close()
+            try:
+                yield metal.context()
+            finally:
+                metal.context().close()
 
     return entered

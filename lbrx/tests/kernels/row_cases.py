@@ -9,8 +9,8 @@ from itertools import cycle
 
 import pytest
 
-from lbrx import dtype as dt
 from lbrx import kernels, metal
+from lbrx.arrays import dtype as dt
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 

@@ -12,10 +12,10 @@ from op_oracle import PRECISION, attention, close, rotating, sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import deterministic, forced
-from lbrx.kernels.attention import (
+from lbrx.kernels.attention.attention import (
     GROUPED_CHUNKS,
     GROUPED_DEPTHS,
     GROUPED_ROWS,
@@ -75,19 +75,20 @@ def operands(rng, size, types, batch=2):
     return [(lbrx.tensor(x, device="metal"), wide(x)) for x in values]
 
 
-def check(rng, variant, size, types, rule, *, mask=False, lengths=False) -> None:
+def check(rng, variant, size, types, rule, *, mask=False, lengths=False, sinks=False) -> None:
     (q, x), (k, y), (v, z) = operands(rng, size, types)
     heads, _, _, keys, *_ = size
     added = sample(rng, (heads, 1, keys), types[0]) if mask else None
     valid = np.array([keys, keys // 2]) if lengths else None
+    own = rng.normal(0, 3, heads).astype(np.float32) if sinks else None
     before = ran(variant)
     with forced(attention=variant):
-        result = q.attention(k, v, added, valid, **rule)
+        result = q.attention(k, v, added, valid, own, **rule)
         lbrx.eval(result)
     assert ran(variant) == before + 1
     close(
         result,
-        attention(x, y, z, None if added is None else wide(added), valid, **rule),
+        attention(x, y, z, None if added is None else wide(added), valid, own, **rule),
         types[0],
         scale=4,
     )
@@ -116,6 +117,25 @@ def test_variant(variant, size, rng):
 def test_capped_scores(variant, rng):
     rule = {"causal": True, "cap": 0.7, "scale": 1.0}
     check(rng, variant, SIZES[variant][-1], types_of(variant)[0], rule, mask=True, lengths=True)
+
+
+@pytest.mark.parametrize("variant", SIZES)
+def test_sinks(variant, rng):
+    """Scores without values, one for each head: alone and behind a mask."""
+    types = types_of(variant)[0]
+    for size in SIZES[variant]:
+        check(rng, variant, size, types, RULES[2], sinks=True)
+        check(rng, variant, size, types, RULES[0], mask=True, lengths=True, sinks=True)
+
+
+def test_sinks_that_take_all(rng):
+    """Far above every score, and far below."""
+    (q, x), (k, y), (v, z) = operands(rng, (2, 1, 3, 40, 64, 64), (dt.float32, dt.float32))
+    sinks = np.array([300.0, -300.0], np.float32)
+    for variant in ("plain", "serial", "decode_serial", "flash", "decode"):
+        with forced(attention=variant):
+            result = q.attention(k, v, None, None, sinks)
+        close(result, attention(x, y, z, sinks=sinks), dt.float32, scale=4)
 
 
 @pytest.mark.full

@@ -16,13 +16,14 @@ import pytest
 from seeds import derived
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.program import ProgramStep
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.kernels.elementwise import elementwise
 from lbrx.metal import context
 from lbrx.ops import TABLE, Spec
-from lbrx.tensor.core import Tensor, call
+from lbrx.program.element_program import ProgramStep
+from lbrx.scheduler.running import ready
+from lbrx.tensors.core import Tensor, call
 
 COUNT = 403  # vectors of any width, and a rest
 ON_METAL = [d for d in dt.ALL if d.msl]
@@ -128,7 +129,8 @@ def computed(
     arrays = tuple(on_metal(x).array for x in inputs)
     specs = [(len(inputs) + n, Spec((COUNT,), steps[n].gives)) for n in outputs]
     what = elementwise.Computation("pairs", (COUNT,), arrays, tuple(steps), tuple(specs))
-    return [np.array(result.numpy()) for result in elementwise.compute(context(), what)]
+    results = ready(context(), lambda b: elementwise.compute(b, what)).run()
+    return [np.array(result.numpy()) for result in results]
 
 
 # ---- all pairs of a dtype in one kernel ----

@@ -13,12 +13,14 @@ from device_memory import on_processors
 from op_oracle import Place, chosen, close, pair, sample, wide
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx import shape as sh
-from lbrx.kernels import elementwise, forced
-from lbrx.kernels.elementwise import ElementwiseProblem, collapsed, family, needs_wide
-from lbrx.kernels.program import Access, Program, ProgramInput, source
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.kernels import forced
+from lbrx.kernels.elementwise import elementwise
+from lbrx.kernels.elementwise.elementwise import ElementwiseProblem, family, needs_wide
+from lbrx.kernels.layouts import collapsed
+from lbrx.program.element_program import Access, Program, ProgramInput, source
 
 soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about softmetal's modes")
 ON_METAL = [d for d in dt.ALL if d.msl]

@@ -12,10 +12,10 @@ from op_oracle import ACTIVATIONS, close, sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import deterministic, forced
-from lbrx.kernels.matmul import MatmulProblem, Matrix, family
+from lbrx.kernels.matmul.matmul import MatmulProblem, Matrix, family
 
 HALVES = (dt.float16, dt.bfloat16)
 FLOATS = (dt.float32, *HALVES)

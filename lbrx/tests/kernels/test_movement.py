@@ -10,9 +10,10 @@ from row_cases import computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import forced, movement
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import forced
+from lbrx.kernels.movement import movement
 
 WIDTHS = (dt.float32, dt.uint8, dt.bfloat16, dt.int64)
 VARIANTS = ("strided", "transpose_serial", "transpose_tile")
@@ -49,7 +50,7 @@ def view_of(tensor, whole, view):
     size = whole.itemsize
     strides = tuple(s // size for s in view.strides)
     offset = (view.ctypes.data - whole.ctypes.data) // size if view.size else 0
-    return tensor.view(lbrx.shape.Layout(view.shape, strides, offset))
+    return tensor.view(lbrx.arrays.shape.Layout(view.shape, strides, offset))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_long_problems_are_cut(monkeypatch):
     """Every element is in one piece, whatever the limits."""
     monkeypatch.setattr(movement, "PART", 5)
     for shape in ((13,), (2, 11), (12, 3), (7, 2, 3), (2, 3, 4, 3)):
-        strides = lbrx.shape.contiguous_strides(shape)
+        strides = lbrx.arrays.shape.contiguous_strides(shape)
         problem = movement.CopyProblem(4, shape, strides, tuple(3 * s for s in strides))
         found = []
         for piece, (read, written) in movement._pieces(problem, (100, 1000)):

@@ -10,8 +10,8 @@ from row_cases import FLOATS, LENGTHS, VIEWS, computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import deterministic
 
 EPS = 1e-3

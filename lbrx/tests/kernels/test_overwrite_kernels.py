@@ -9,9 +9,9 @@ from row_cases import computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import forced
-from lbrx.tensor.long_lived import new_cache, write
+from lbrx.tensors.long_lived import new_cache, write
 
 TYPES = [  # of the cache, of the rows
     (dt.float16, dt.float32),

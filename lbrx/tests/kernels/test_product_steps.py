@@ -9,10 +9,11 @@ from device_memory import on_processors
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import forced, quantized_matmul
-from lbrx.kernels.finishing import FINISHERS
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import forced
+from lbrx.kernels.matmul import matmul_tiles
+from lbrx.kernels.quantized_matmul import quantized_matmul
 
 
 def biased_gelu(product, bias, residual, rows):
@@ -37,9 +38,8 @@ CHAINS = [biased_gelu, gated, scaled_rows, positive]
 @pytest.fixture
 def tiles(monkeypatch):
     """Products in tiles, which processors would not choose."""
-    for name in ("matmul", "quantized_matmul"):
-        finisher = replace(FINISHERS[name], accepts=lambda info: True)
-        monkeypatch.setitem(FINISHERS, name, finisher)
+    for module in (matmul_tiles, quantized_matmul):
+        monkeypatch.setattr(module, "takes_steps", lambda info: True)
     ways = {"tiles": quantized_matmul.TIMES_ROWS["tiles"]}
     monkeypatch.setattr(quantized_matmul, "TIMES_ROWS", ways)
     with forced(matmul="tiles"):
@@ -158,7 +158,6 @@ def test_no_faults(tiles, rng):
 def test_steps_have_kernels_of_their_own_beside_tensor_cores(on_chip):
     with on_chip("m1") as context:
         apple = replace(context.info, simd_hardware=True)
-        for finisher in (FINISHERS["matmul"], FINISHERS["quantized_matmul"]):
-            assert finisher.accepts(apple)
-            assert not finisher.accepts(replace(apple, simd_hardware=False))
-            assert not finisher.accepts(replace(apple, threadgroup_memory=232448))
+        assert matmul_tiles.takes_steps(apple)
+        assert not matmul_tiles.takes_steps(replace(apple, simd_hardware=False))
+        assert not matmul_tiles.takes_steps(replace(apple, threadgroup_memory=232448))

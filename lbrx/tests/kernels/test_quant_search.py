@@ -8,8 +8,8 @@ from op_oracle import rotating
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal, quant
+from lbrx.arrays import dtype as dt
 from lbrx.quant import SCHEMES, Encoder
 
 SEARCHED = [name for name, scheme in SCHEMES.items() if scheme.encoder is Encoder.SEARCHED]

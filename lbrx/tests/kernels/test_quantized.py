@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 from device_memory import on_processors
 from op_oracle import rotating
+from quantized_values import reference, stored, weight
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal, quant
-from lbrx.kernels import (
-    deterministic,
-    forced,
-    quantized_integers,
-    quantized_lines,
-    quantized_matmul,
-)
-from lbrx.kernels.quantized_matmul import QuantizedProduct, family
-from lbrx.ops.quantized import stored_names
-from lbrx.tensor.quantized import linears, pack
+from lbrx.arrays import dtype as dt
+from lbrx.command_lists.builder import Builder
+from lbrx.kernels import deterministic, forced
+from lbrx.kernels.quantized_matmul import quantized_integers, quantized_matmul
+from lbrx.kernels.quantized_matmul.quantized_matmul import QuantizedProduct, family
+from lbrx.tensors.quantized import linears, pack
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
@@ -39,49 +35,6 @@ def sampled(names, count):
     """Some of the names in the default run, by the day; all of them in the full one."""
     kept = {rotating(names[i::count], f"quantized{i}")[0] for i in range(count)}
     return [n if n in kept else pytest.param(n, marks=pytest.mark.full) for n in names]
-
-
-def stored(rng, name, shape, scales=dt.float32):
-    """What a scheme could have stored: the codes are any, the scales finite; block 0 is all zeros."""
-    scheme = quant.find(name)
-    blocks = np.zeros(scheme.blocks(shape), scheme.layout)
-    blocks.view(np.uint8)[scheme.block_bytes :] = rng.integers(
-        0, 256, blocks.nbytes - scheme.block_bytes
-    )
-    for field in scheme.fields:
-        base = scheme.layout[field].base
-        if base.kind == "f":
-            blocks[field][1:] = rng.uniform(-1, 1, blocks[field][1:].shape)
-    if name == "iq1_m":
-        # The scale's top bits are spread over the words: 0x3400 is a quarter.
-        blocks["scales"] = blocks["scales"] & 0x0FFF | np.array([0, 0, 0x4000, 0x3000], np.uint16)
-    small_scales = {"mxfp4": "e", "nvfp4": "d", "mlx:mxfp4": "scales", "mlx:mxfp8": "scales"}
-    if field := small_scales.get(name):
-        blocks[field] = rng.integers(120, 126, blocks[field].shape)
-    if name == "mlx:mxfp8":
-        blocks["data"] &= 0x3F3F3F3F  # 0x7f is NaN
-    if name == "mlx:nvfp4":
-        blocks["scales"] = rng.integers(0, 126, blocks["scales"].shape)
-    if "zero_points" in scheme.fields:
-        blocks["zero_points"] &= (1 << scheme.bits) - 1
-    if not scheme.planar:
-        return [blocks.view(np.uint8).reshape(*shape[:-1], -1)]
-    parts = [
-        np.ascontiguousarray(blocks[n]).reshape(scheme.part_shape(n, shape)) for n in scheme.fields
-    ]
-    kept = [parts[0], *(p.astype(scales.numpy) for p in parts[1:])]
-    return kept if scheme.keeps_dtype else parts
-
-
-def reference(name, parts):
-    """The values by lbrx.quant."""
-    planes = dict(zip(stored_names(quant.find(name))[1:], parts[1:], strict=True))
-    return quant.dequantize(parts[0], quant.describe(name, **planes))
-
-
-def weight(name, parts, device="metal"):
-    named = dict(zip(stored_names(quant.find(name)), parts, strict=True))
-    return pack(name, **{n: lbrx.tensor(part, device=device) for n, part in named.items()})
 
 
 def ran(kernel):
@@ -359,7 +312,7 @@ def test_one_row_reads_no_more_than_the_weight(name, rng):
 
 @pytest.mark.parametrize("name", ONE_ROW)
 def test_one_row_with_weights_that_are_read_first(name, rng, monkeypatch):
-    monkeypatch.setattr(quantized_lines, "is_settled", lambda buffers: True)
+    monkeypatch.setattr(Builder, "is_settled", lambda self, buffers: True)
     with softmetal.checking("bounds", "race"):
         check_product(rng, name, "lines", 1, n=21, k=ONE_ROW[name][1])
 

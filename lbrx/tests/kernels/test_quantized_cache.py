@@ -9,10 +9,10 @@ from row_cases import computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal, quant
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import forced
-from lbrx.tensor.long_lived import new_cache, write
+from lbrx.tensors.long_lived import new_cache, write
 
 # (heads, key heads, L, S, D, Dv), around the sizes of blocks, chunks and lanes.
 ODD = [(6, 2, 5, 9, 32, 96), (1, 1, 1, 1, 32, 32)]

@@ -8,11 +8,11 @@ from row_cases import rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import random as kernels
+from lbrx.arrays import dtype as dt
+from lbrx.kernels.random import random as kernels
 from lbrx.ops import TABLE
-from lbrx.tensor import placement as devices
+from lbrx.tensors import placement as devices
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 SHAPES = [(), (1,), (3,), (4,), (1001,), (7, 1, 13), (0, 3)]

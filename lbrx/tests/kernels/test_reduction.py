@@ -12,10 +12,11 @@ from row_cases import computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import deterministic, forced, reduction
-from lbrx.kernels.reduction import ReductionAxis, ReductionKind, ReductionProblem
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import deterministic, forced
+from lbrx.kernels.reduction import reduction
+from lbrx.kernels.reduction.reduction import ReductionAxis, ReductionKind, ReductionProblem
 
 DTYPES = tuple(d for d in dt.ALL if d is not dt.float64)
 NORMS = {"norm_1": 1, "norm_2": 2, "norm_p": 3, "norm_inf": math.inf}

@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import metal, quant
+from lbrx.arrays import dtype as dt
+from lbrx.command_lists.builder import Builder
+from lbrx.device_info import DeviceKind
 from lbrx.kernels import FAMILIES, RUNNERS, deterministic, forced, registry
 from lbrx.kernels.arrays import kernel_name, size_class
-from lbrx.kernels.attention import AttentionProblem
-from lbrx.kernels.matmul import MatmulProblem, Matrix
-from lbrx.kernels.quantized_matmul import QuantizedProduct
+from lbrx.kernels.attention.attention import AttentionProblem
+from lbrx.kernels.matmul.matmul import MatmulProblem, Matrix
+from lbrx.kernels.quantized_matmul.quantized_matmul import QuantizedProduct
 from lbrx.kernels.registry import TUNED, KernelFamily, computes
 from lbrx.ops import TABLE
 
@@ -32,10 +34,14 @@ class Problem:
 @pytest.fixture
 def family():
     made: KernelFamily[Problem] = KernelFamily("testing")
-    made.ran = []
+    made.ran, made.reasons = [], []
 
     def launch(name):
-        return lambda gpu, problem, *operands: made.ran.append((name, problem.size, operands))
+        def launched(b, problem, *operands):
+            made.ran.append((name, problem.size, operands))
+            made.reasons.append(b._reason)
+
+        return launched
 
     made.variant("large", can=lambda info, p: p.size >= 10)(launch("large"))
     made.variant("any", cost=lambda info, p: 2.0)(launch("any"))
@@ -50,7 +56,7 @@ def family():
     ("size", "name"), [(9, "any"), (10, "large"), (99, "large"), (100, "split")]
 )
 def test_the_cheapest_that_can(family, size, name):
-    family.run(metal.context(), Problem(size), "x", 3)
+    family.run(Builder(metal.context()), Problem(size), "x", 3)
     assert family.ran == [(name, size, ("x", 3))]
 
 
@@ -82,12 +88,35 @@ def test_wide_vectors_are_for_processors(name, variant, problem):
     assert not can(replace(info, simd_hardware=True), problem)
 
 
+def test_reasons_are_those_of_the_choice(family, monkeypatch):
+    """Not of the settings in force when somebody looks at the plan."""
+    b, problem = Builder(metal.context()), Problem(500)
+    by_cost = "cost 0.5, not large 1, any 2"
+    with forced(testing="any"):
+        family.run(b, problem)
+    with lbrx.deterministic():
+        family.run(b, problem)
+    family.run(b, problem)
+    family.run(b, Problem(50), as_for=Problem(500))
+    monkeypatch.setenv("LBRX_KERNEL", "testing:large")
+    family.prefer("any", b.info.name, problem.shape_class)
+    monkeypatch.delitem(TUNED, (b.info.name, "testing", problem.shape_class))
+    assert [reason() for reason in family.reasons] == [
+        "forced",
+        "cost 1, not any 2",
+        by_cost,
+        by_cost,
+    ]
+
+
 def test_reasons_are_those_of_one_device(family, monkeypatch):
-    info, problem = metal.context().info, Problem(50)
-    other = replace(info, name="another")
+    b, problem = Builder(metal.context()), Problem(50)
+    other = Builder(metal.context())
+    other.info = replace(b.info, name="another")
     monkeypatch.setitem(TUNED, ("another", "testing", "50"), "large")
-    chosen = family.choose(info, problem)
-    assert family.reason(other, problem, chosen) != family.reason(info, problem, chosen)
+    for each in (b, other):
+        family.run(each, problem)
+    assert [reason() for reason in family.reasons] == ["cost 1, not any 2, split 3", "tuned"]
 
 
 def test_a_forced_variant_is_taken_where_it_can(family, monkeypatch, caplog):
@@ -142,12 +171,11 @@ def test_forcing_what_does_not_exist_names_the_call(family, given, message):
 
 
 def test_families_that_are_registered_later_can_be_forced_before(family, monkeypatch):
-    for module in ("kernels.fused_rows", "video.frame_kernels", "video.plane_kernels"):
-        importlib.import_module(f"lbrx.{module}")
+    importlib.import_module("lbrx.kernels.fused_rows.fused_rows")
     assert set(registry.LATER) <= set(registry.FAMILIES)
     monkeypatch.setattr(registry, "FAMILIES", {"testing": family})
-    monkeypatch.setenv("LBRX_KERNEL", "video_planes:any")
-    with forced(video_frames="serial"):
+    monkeypatch.setenv("LBRX_KERNEL", "rows:any")
+    with forced(rows="serial"):
         assert family.choose(metal.context().info, Problem(50)).name == "large"
 
 
@@ -192,3 +220,21 @@ def test_names():
     assert kernel_name("copy", "", dt.int8, dt.bool_) == "copy_int8_bool"
     assert [size_class(n) for n in (0, 1, 2, 3, 1000)] == ["1", "1", "2", "4", "1024"]
     assert size_class(3, 64) == "4x64"
+
+
+@pytest.mark.parametrize("only", [False, True])
+@pytest.mark.parametrize("kind", DeviceKind)
+def test_a_variant_is_for_a_kind_of_device(monkeypatch, kind, only):
+    """Other devices take it last, or not at all."""
+    monkeypatch.setattr(registry, "FAMILIES", {})
+    family = registry.KernelFamily("kinds")
+    family.variant("any", cost=lambda info, problem: 1000.0)(lambda *operands: None)
+    family.variant("made", made_for=kind, only=only)(lambda *operands: None)
+    processor = replace(metal.context().info, simd_hardware=False, simdgroup_matrix=True)
+    gpu = replace(processor, simd_hardware=True, simdgroup_matrix=False)
+    tensor = replace(gpu, simdgroup_matrix=True)
+    suited = {"wide": [processor], "simd": [gpu, tensor], "tensor": [tensor]}[kind]
+    for info in (processor, gpu, tensor):
+        assert kind.suits(info) is (info in suited)
+        assert family.choose(info, Problem(1)).name == ("made" if info in suited else "any")
+        assert family.variants["made"].can(info, Problem(1)) is (info in suited or not only)

@@ -8,10 +8,10 @@ from op_oracle import close, rope, rotating, sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import forced
-from lbrx.kernels.rope import family
+from lbrx.kernels.rope.rope import family
 
 TYPES = (dt.float32, dt.float16, dt.bfloat16)
 # Shapes of x and of its positions.

@@ -8,9 +8,10 @@ from op_oracle import close, sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import fused_rows, row_program
+from lbrx.arrays import dtype as dt
+from lbrx.kernels.fused_rows import fused_rows
+from lbrx.program import row_program
 
 # The dtypes of x, of what is added to it and of what chooses elements; elements in a vector.
 MIXTURES = {

@@ -11,8 +11,8 @@ from row_cases import computed_by
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import deterministic
 
 # The types of the default run.

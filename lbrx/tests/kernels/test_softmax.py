@@ -11,10 +11,12 @@ from row_cases import FLOATS, LENGTHS, LOADS, VIEWS, computed_by, rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import deterministic, forced, rows, softmax
-from lbrx.kernels.rows import RowProblem
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import deterministic, forced
+from lbrx.kernels.rows import rows
+from lbrx.kernels.rows.rows import RowProblem
+from lbrx.kernels.softmax import softmax
 
 OPS = ("softmax", "log_softmax")
 # Shapes whose axis 1 is not the last: few columns, many, a tile and one more, columns in parts.

@@ -13,9 +13,10 @@ from row_cases import rotated
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.kernels import forced, sorting
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import forced
+from lbrx.kernels.sorting import sorting
 
 DTYPES = (dt.float32, dt.int64, dt.float16, dt.int8, dt.bfloat16, dt.uint64)
 DTYPES += tuple(d for d in dt.ALL if d not in (*DTYPES, dt.float64))

@@ -11,14 +11,15 @@ from op_oracle import close, sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.device_info import Calibration
-from lbrx.kernels import elementwise, norm
-from lbrx.kernels.elementwise import ElementwiseProblem
-from lbrx.kernels.program import Access, Program, ProgramInput, ProgramStep
-from lbrx.kernels.rows import OWN_BYTES, RowProblem
+from lbrx.kernels.elementwise import elementwise
+from lbrx.kernels.elementwise.elementwise import ElementwiseProblem
+from lbrx.kernels.norm import norm
+from lbrx.kernels.rows.rows import OWN_BYTES, RowProblem
 from lbrx.process import last_cache
+from lbrx.program.element_program import Access, Program, ProgramInput, ProgramStep
 
 pytestmark = on_processors
 ON_METAL = [d for d in dt.ALL if d.msl]

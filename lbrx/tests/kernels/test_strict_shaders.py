@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from device_memory import on_processors
@@ -11,14 +12,16 @@ from strict_msl import findings
 
 import softmetal
 from lbrx import metal
-from lbrx.kernels.arrays import empty
-from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced
-from lbrx.metal.commands import recording
-from lbrx.metal.library import SHADERS, listing_pipelines, shader_text
-from lbrx.ops import TABLE
+from lbrx.command_lists.builder import Builder
+from lbrx.errors import DeviceError
+from lbrx.kernels.registry import FAMILIES, forced, operation
+from lbrx.metal.library import SHADERS, Shaders, generated
+from lbrx.metal.shader_files import shader_text
+from softmetal.compiler import check
+from softmetal.types import CompileOptions
 
 EXTENSIONS = "#pragma softmetal extensions"
-STEMS = sorted(path.stem for path in SHADERS.glob("*.metal"))
+STEMS = SHADERS.stems()
 OnChip = Callable[[str], AbstractContextManager[metal.Context]]
 
 
@@ -34,6 +37,24 @@ def test_stems(stem: str) -> None:
     assert findings(text_of(stem)) == ""
 
 
+@pytest.mark.parametrize("stem", STEMS)
+def test_stems_compile(stem: str) -> None:
+    """Every kernel: first uses compile those alone that they run (`generated`)."""
+    assert check(text_of(stem), CompileOptions(fast_math=False))[0].functions
+
+
+def test_own_shaders_are_not_checked_at_each_first_use(tmp_path: Path) -> None:
+    """Those in another folder, and sources of users, are."""
+    wrong = "kernel void wrong(device float* x [[buffer(0)]]) { x[0] = missing; }\n"
+    gpu = metal.context()
+    with pytest.raises(DeviceError, match=r"wrong\.metal does not compile"):
+        gpu.shaders.functions("wrong", source=wrong)
+    assert gpu.shaders.functions("wrong", source=generated(wrong)) == ["wrong"]
+    (tmp_path / "wrong.metal").write_text(wrong)
+    with pytest.raises(DeviceError, match=r"wrong\.metal does not compile"):
+        Shaders(gpu.device, tmp_path, tmp_path).functions("wrong")
+
+
 def test_a_mistake_is_found() -> None:
     source = text_of("softmax") + "float f(device float* x) { thread float* y = x; return *y; }\n"
     assert "cannot initialize a variable of type 'thread float *'" in findings(source)
@@ -41,14 +62,11 @@ def test_a_mistake_is_found() -> None:
 
 def requested(gpu: metal.Context, family: str, variant: str) -> set[str]:
     """The stems that the samples of a family use, by this variant where the device can run it."""
-    with listing_pipelines() as requests, recording(), forced(**{family: variant}):
+    b = Builder(gpu)
+    with forced(**{family: variant}):
         for sample in FAMILIES[family].samples:
-            op = TABLE[sample.op]
-            attributes = op.bind(sample.attributes)
-            inputs = tuple(empty(gpu, spec) for spec in sample.specs)
-            outputs = op.infer(sample.specs, attributes)
-            RUNNERS[sample.op](Call(gpu, op, inputs, attributes, outputs))
-    return {request.stem for request in requests}
+            operation(sample.op, tuple(map(b.result, sample.specs)), sample.attributes)(b)
+    return {request.stem for request in b.pipelines()}
 
 
 @on_processors

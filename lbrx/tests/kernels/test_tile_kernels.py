@@ -3,18 +3,19 @@ the same templates, with stages, against numpy."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import softmetal
-from lbrx import dtype as dt
-from lbrx.kernels.matmul import MatmulProblem, Matrix
-from lbrx.kernels.matmul_tiles import (
+from lbrx.arrays import dtype as dt
+from lbrx.command_lists.records import UINT, packed
+from lbrx.kernels.matmul.matmul import MatmulProblem, Matrix
+from lbrx.kernels.matmul.matmul_tiles import (
     TENSOR_TILINGS,
     TILINGS,
+    TilesConstants,
     Tiling,
     has_tensor_cores,
     tiling_for,
@@ -38,7 +39,14 @@ def product(x, y, dtype, tiling, transposed=(False, False)):
     stored = [a.T.copy() if t else a for a, t in zip((x, y), transposed, strict=True)]
     aligned = all(a.shape[1] * dtype.itemsize % 16 == 0 for a in stored)
     at_once = 8 if n % 8 == 0 else 2 - n % 2
-    constants = {0: 0, 1: transposed[0], 2: transposed[1], 3: aligned, 4: 1, 5: at_once}
+    constants = TilesConstants(
+        ACTIVATION=0,
+        X_TRANSPOSED=transposed[0],
+        Y_TRANSPOSED=transposed[1],
+        ALIGNED=aligned,
+        SWIZZLE=1,
+        STORED=at_once,
+    )
     pipeline = gpu.shaders.pipeline(
         *("tiles_tested", "product", constants),
         safe_math=True,
@@ -51,7 +59,7 @@ def product(x, y, dtype, tiling, transposed=(False, False)):
     down, across = -(-m // tiling.m), -(-n // tiling.n)
     gpu.queue.dispatch(
         pipeline,
-        [left, right, bytes(dtype.itemsize), out, problem.packed(), struct.pack("I", k)],
+        [left, right, bytes(dtype.itemsize), out, problem.record(), packed(UINT, k)],
         ((across << 1) * tiling.threads, -(-down >> 1), 1),
         (tiling.threads, 1, 1),
         threadgroup_memory=(tiling.memory(dtype),),

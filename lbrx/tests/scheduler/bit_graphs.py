@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.ops import TABLE, OpFamily
-from lbrx.tensor.core import Tensor, call
+from lbrx.tensors.core import Tensor, call
 
 FLOATS = [dt.float32, dt.float16, dt.bfloat16]
 DTYPES = [*FLOATS, *FLOATS, dt.int32, dt.uint8, dt.int16, dt.int64, dt.uint64, dt.bool_]

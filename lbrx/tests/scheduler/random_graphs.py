@@ -162,9 +162,9 @@ class Graph:
     def cast(self) -> Pair:
         """To another dtype and back, of a leaf so that both sides round alike."""
         leaf = self.leaves[self.rng.integers(len(self.leaves))]
-        dtype = lbrx.dtype.parse(DTYPES[self.rng.integers(len(DTYPES))])
+        dtype = lbrx.arrays.dtype.parse(DTYPES[self.rng.integers(len(DTYPES))])
         value, tensor = leaf.value, leaf.tensor
-        if dtype.kind is lbrx.dtype.Kind.UINT:  # a negative float has no unsigned integer
+        if dtype.kind is lbrx.arrays.dtype.Kind.UINT:  # a negative float has no unsigned integer
             value, tensor = np.abs(value), tensor.abs()
         rounded = value.astype(np.float32).astype(dtype.numpy).astype(np.float64)
         return Pair(tensor.astype(dtype).astype("float32") * 1.5, rounded * 1.5)

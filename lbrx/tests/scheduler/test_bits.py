@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lbrx
 from lbrx.ops import TABLE, OpFamily
-from lbrx.tensor.core import Tensor, call
+from lbrx.tensors.core import Tensor, call
 
 HALVES = ["float16", "bfloat16"]
 FLOATS = ["float32", *HALVES]

@@ -11,9 +11,9 @@ import pytest
 
 import lbrx
 import softmetal
-from lbrx import shape as sh
-from lbrx.scheduler.fusion import MAX_COST, composed
-from lbrx.shape import Layout
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Layout
+from lbrx.planning.fusion import MAX_COST, composed
 
 
 def tensor(*shape, seed=0):

@@ -11,8 +11,8 @@ import pytest
 
 import lbrx
 from lbrx.metal import library
-from lbrx.scheduler import fusion
-from lbrx.tensor.core import Tensor
+from lbrx.planning import fusion
+from lbrx.tensors.core import Tensor
 
 Link = Callable[[Tensor, int], Tensor]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.kernels import elementwise, fused_rows
-from lbrx.kernels.arrays import empty, whole_buffer
+from lbrx.kernels.elementwise import elementwise
+from lbrx.kernels.fused_rows import fused_rows
 
 BUFFERS = 31  # that Metal can bind to a kernel
 FUNCTIONS = {
@@ -24,49 +24,53 @@ REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 SHAPES = [(6, 8), (8,), (1, 8), (6, 1), (3, 4, 8), (), (2, 1, 8), (0, 8), (4, 4), (2, 3, 4)]
 
 
-def loaded(array, space):
-    """The elements of an array that a kernel with this index space reads."""
-    if elementwise.is_host(array):
-        return array.numpy().reshape(())
-    layout, memory = array.layout, array.storage.host().view(array.dtype.numpy)
-    low, high = layout.bounds()
+def checked(array, space):
+    """An operand, whose elements a kernel with this index space reads within its memory."""
+    low, high = array.layout.bounds()
     assert low >= 0
-    assert high <= memory.size
-    assert layout.shape == space
-    strides = [step * array.dtype.itemsize for step in layout.strides]
-    return np.lib.stride_tricks.as_strided(memory[layout.offset :], space, strides).copy()
+    assert high * array.dtype.itemsize <= array.storage.nbytes
+    assert array.layout.shape == space
+    return array
 
 
-def computed(gpu, what, space):
+def computed(b, what, space):
     """A fused kernel's results."""
     assert len(what.inputs) + len(what.outputs) + 1 <= BUFFERS
-    results = tuple(empty(gpu, spec) for _, spec in what.outputs)
+    numbers = [x.numpy().reshape(()) if elementwise.is_host(x) else None for x in what.inputs]
+    memory = [None if elementwise.is_host(x) else checked(x, space) for x in what.inputs]
+
+    def compute(arrays):
+        values = [n if n is not None else x for n, x in zip(numbers, arrays, strict=True)]
+        for step in what.steps:
+            given = [values[place] for place, _ in step.arguments]
+            if step.function in REDUCTIONS:
+                (row,) = given
+                reduce = REDUCTIONS[step.function]
+                values.append(reduce(np.broadcast_to(row, space), axis=-1, keepdims=True))
+            else:
+                values.append(FUNCTIONS[step.function](*given))
+        return [stored(np.broadcast_to(values[place], space), spec) for place, spec in what.outputs]
+
+    specs = [spec for _, spec in what.outputs]
     if 0 in space:
-        return results
-    values = [loaded(array, space) for array in what.inputs]
-    for step in what.steps:
-        given = [values[place] for place, _ in step.arguments]
-        if step.function in REDUCTIONS:
-            (row,) = given
-            reduce = REDUCTIONS[step.function]
-            values.append(reduce(np.broadcast_to(row, space), axis=-1, keepdims=True))
-        else:
-            values.append(FUNCTIONS[step.function](*given))
-    for result, (place, spec) in zip(results, what.outputs, strict=True):
-        value = np.broadcast_to(values[place], space)
-        if math.prod(spec.shape) != math.prod(space):
-            assert (value == value[..., :1]).all()
-            value = value[..., 0]
-        gpu.write(whole_buffer(result), value.reshape(spec.shape).astype(spec.dtype.numpy))
-    return results
+        return tuple(map(b.result, specs))
+    return b.host("numpy", memory, specs, compute)
+
+
+def stored(value, spec):
+    """What a kernel stores of the values of its index space."""
+    if math.prod(spec.shape) != value.size:
+        assert (value == value[..., :1]).all()
+        value = value[..., 0]
+    return value.reshape(spec.shape).astype(spec.dtype.numpy)
 
 
 @pytest.fixture
 def interpreted(monkeypatch):
     """Fused kernels by numpy."""
-    monkeypatch.setattr(elementwise, "compute", lambda gpu, what: computed(gpu, what, what.shape))
+    monkeypatch.setattr(elementwise, "compute", lambda b, what: computed(b, what, what.shape))
     monkeypatch.setattr(
-        fused_rows, "compute", lambda gpu, what: computed(gpu, what, (*what.rows, what.length))
+        fused_rows, "compute", lambda b, what: computed(b, what, (*what.rows, what.length))
     )
 
 

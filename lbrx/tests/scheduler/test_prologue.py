@@ -9,12 +9,12 @@ import pytest
 from op_oracle import sample, wide
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import quant
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import forced
 from lbrx.quant.scheme import decode, encode
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.quantized import linear, linears, pack
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.quantized import linear, linears, pack
 
 EPS = 1e-5
 PRECISION = {dt.float32: 1e-4, dt.float16: 4e-3, dt.bfloat16: 3e-2}

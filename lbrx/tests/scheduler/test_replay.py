@@ -14,10 +14,10 @@ from host_pages import shares_mapped_files
 import lbrx
 import softmetal
 from lbrx.memory.arena import Lifetime, arrange
-from lbrx.tensor.compilation import metal_array
-from lbrx.tensor.core import call
-from lbrx.tensor.evaluation import start
-from lbrx.tensor.long_lived import new_cache, write
+from lbrx.tensors.compilation import metal_array
+from lbrx.tensors.core import call
+from lbrx.tensors.evaluation import start
+from lbrx.tensors.long_lived import new_cache, write
 
 
 def tensor(*shape, seed=0):

@@ -9,10 +9,10 @@ import pytest
 from op_oracle import PRECISION, sample, wide
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.kernels import rope_write
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.long_lived import new_cache, write
+from lbrx.arrays import dtype as dt
+from lbrx.kernels.rope import rope_write
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.long_lived import new_cache, write
 
 CAPACITY = 12
 

@@ -8,8 +8,9 @@ import numpy as np
 from bit_graphs import random_recipe
 from strict_msl import findings
 
-import lbrx
-from lbrx.metal.library import SHADERS, listing_pipelines, shader_text
+from lbrx.metal.library import SHADERS
+from lbrx.metal.shader_files import shader_text
+from lbrx.scheduler.graph_plan import pipelines
 
 GRAPHS, DEPTH = 6, 30  # random graphs, and operations of each
 INCLUDE = re.compile(r'^#include "[^"]+"\n', re.MULTILINE)
@@ -17,11 +18,12 @@ INCLUDE = re.compile(r'^#include "[^"]+"\n', re.MULTILINE)
 
 def test_fused_kernels() -> None:
     """The kernels of random graphs are checked at once, each in its own namespace."""
-    with listing_pipelines() as requests:
-        for seed in range(GRAPHS):
-            recipe = random_recipe(np.random.default_rng(seed), DEPTH, rounded=True)
-            lbrx.eval(recipe.build(recipe.inputs())[-3:])
-    sources = [request.source for request in requests if request.source]
+    sources: dict[str, None] = {}
+    for seed in range(GRAPHS):
+        recipe = random_recipe(np.random.default_rng(seed), DEPTH, rounded=True)
+        results = recipe.build(recipe.inputs())[-3:]
+        found = pipelines([result.array.storage for result in results])
+        sources |= dict.fromkeys(each.source for each in found if each.source)
     assert len(sources) > 10
     headers = sorted({line for source in sources for line in INCLUDE.findall(source)})
     bodies = [f"namespace n{i} {{\n{INCLUDE.sub('', s)}\n}}\n" for i, s in enumerate(sources)]

@@ -10,13 +10,14 @@ from op_oracle import sample, wide
 
 import lbrx
 import softmetal
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.kernels import forced, rope_write
+from lbrx.arrays import dtype as dt
+from lbrx.kernels import forced
+from lbrx.kernels.rope import rope_write
 from lbrx.quant.scheme import encode
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.long_lived import new_cache, write
-from lbrx.tensor.quantized import linears, pack
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.long_lived import new_cache, write
+from lbrx.tensors.quantized import linears, pack
 
 CAPACITY = 6
 PRECISION = {dt.float32: 1e-5, dt.float16: 4e-3, dt.bfloat16: 3e-2}

@@ -11,19 +11,15 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from gc import is_finalized
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.errors import DtypeError
-from lbrx.interrupt import UNINTERRUPTED
-from lbrx.kernels.registry import DEFAULT, Policy, policy
-from lbrx.metal import Buffer, context
-from lbrx.ops import Attributes, Op, Spec
-from lbrx.storage import (
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.storage import (
     Array,
     Bytes,
     ConstantStorage,
@@ -32,6 +28,11 @@ from lbrx.storage import (
     Storage,
     Unrealised,
 )
+from lbrx.errors import DtypeError
+from lbrx.interrupt import UNINTERRUPTED
+from lbrx.kernels.registry import DEFAULT, Policy, policy
+from lbrx.metal import Buffer, context
+from lbrx.ops import Attributes, Op, Spec
 
 # Held while nodes are created or computed: tensors may be used by several threads.
 LOCK = threading.RLock()
@@ -83,24 +84,22 @@ class Node:
         self.pending: list[weakref.ref[Pending]] = []
         self.depth = depth
         """The number of nodes that are computed one after the other, with this one."""
+        self.reference: weakref.ref[Node] | None
+        """None once the collector has found it in a dead cycle: if something else of the cycle has
+        kept results, `pending` does not know them any more."""
         self.reference = _nodes[key] = weakref.ref(self)
 
     # Runs at any moment on any thread: it takes no lock.
     def __del__(self) -> None:
+        if _nodes is None:  # the interpreter ends
+            return
         if _nodes.get(self.key) is self.reference:
             _nodes.pop(self.key, None)
+        if is_finalized(self):
+            self.reference = None
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name} -> {', '.join(map(str, self.outputs))}>"
-
-    def below(self) -> list[Node]:
-        """The nodes that the inputs depend on."""
-        nodes = []
-        for x in self.inputs:
-            storage = None if x is None else x.storage
-            if isinstance(storage, Pending) and storage.node is not None:
-                nodes.append(storage.node)
-        return nodes
 
     def arrays(self) -> list[Array]:
         """The inputs that are not None; computed ones have their actual storage."""
@@ -135,7 +134,8 @@ class Pending(Unrealised):
         if self.storage is None:
             # The copy from memory that the host does not see is submitted with the work.
             realise([self], submit=context().info.unified_memory)
-        return self.realised().host()
+        assert self.storage is not None
+        return self.storage.host()
 
     def realised(self) -> MetalStorage:
         """The storage of the result, which is computed first if need be."""
@@ -154,32 +154,34 @@ _nodes: dict[tuple[object, ...], weakref.ref[Node]] = {}
 
 def add(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -> tuple[Array, ...]:
     """The pending results of an operation. Raises if its operands are not valid."""
-    signature, own = _signature(op, inputs, attributes), policy()
+    signature, wanted = _signature(op, inputs, attributes), policy()
     # Pending nodes with the same key compute the same. All of its parts are hashed by C.
-    common: list[object] = [signature, None if own is DEFAULT else own]
+    common: list[object] = [signature, None if wanted is DEFAULT else wanted]
     operands: list[object] = []
     depth = 1
     for x in inputs:
         if x is not None:
             storage, layout = x.storage, x.layout
             common += (layout.strides, layout.offset)
-            operands.append(number_bytes(x) if _is_number(storage) else id(storage))
-            below = storage.node if isinstance(storage, Pending) else None
-            if below is not None and below.depth >= depth:
-                depth = below.depth + 1
+            if isinstance(storage, Pending):
+                below = storage.node
+                if below is not None and below.depth >= depth:
+                    depth = below.depth + 1
+            elif storage.device == "cpu" and not isinstance(storage, NumberStorage):
+                operands.append(number_bytes(x))
+                continue
+            operands.append(id(storage))
     form = tuple(common)
     key = (form, *operands)
     with LOCK:
         reference = _nodes.get(key)
         node = reference() if reference is not None else None
         if node is None:
-            node = Node(key, form, tuple(inputs), attributes, own, signature, depth)
-        return tuple(
-            [
-                Array(pending_of(node, i), layout, dtype)
-                for i, (layout, dtype, _) in enumerate(signature.results)
-            ]
-        )
+            node = Node(key, form, tuple(inputs), attributes, wanted, signature, depth)
+        results: list[Array] = []
+        for layout, dtype, _ in signature.results:
+            results.append(Array(pending_of(node, len(results)), layout, dtype))
+        return tuple(results)
 
 
 _signatures: dict[tuple[object, ...], Signature] = {}
@@ -194,23 +196,23 @@ def _signature(op: Op, inputs: Sequence[Array | None], attributes: Attributes) -
         else:
             key += (x.layout.shape, x.dtype.name)
     known = tuple(key)
-    found = _signatures.get(known)
-    if found is None:
+    signature = _signatures.get(known)
+    if signature is None:
         specs = [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs]
-        found = Signature(op, op.infer(specs, attributes))
-        for spec in (*specs, *found.outputs):
+        signature = Signature(op, op.infer(specs, attributes))
+        for spec in (*specs, *signature.outputs):
             if spec is not None:
                 refuse_float64(op, spec)
         if len(_signatures) >= sh.KNOWN:
             _signatures.clear()
-        _signatures[known] = found
-    return found
+        _signatures[known] = signature
+    return signature
 
 
 def exact(attributes: Attributes) -> tuple[object, ...]:
     """Attributes as a key that tells apart what Python finds equal: 1, 1.0 and True, 0.0 and
     -0.0."""
-    return tuple([(name, _exact(value)) for name, value in attributes.items()])
+    return tuple(zip(attributes, map(_exact, attributes.values()), strict=True))
 
 
 def _exact(value: Any) -> object:
@@ -250,9 +252,9 @@ def pending_of(node: Node, index: int) -> Pending:
         known = reference()
         if known is not None and known.index == index:
             return known
-    made = Pending(node, index, node.signature.results[index][2])
-    node.pending.append(weakref.ref(made))
-    return made
+    pending = Pending(node, index, node.signature.results[index][2])
+    node.pending.append(weakref.ref(pending))
+    return pending
 
 
 def settle(node: Node, storages: Mapping[int, Storage], whole: bool = True) -> None:
@@ -265,7 +267,7 @@ def settle(node: Node, storages: Mapping[int, Storage], whole: bool = True) -> N
             assert isinstance(storage, MetalStorage)
             pending.storage = storage
             pending.node = None
-    if whole:
+    if whole and node.reference is not None:
         # An equal operation creates a new node from now on, even if a traceback still holds this.
         if _nodes.get(node.key) is node.reference:
             del _nodes[node.key]
@@ -292,29 +294,49 @@ def in_order(targets: Sequence[Node]) -> list[Node]:
     if len(targets) == 1 and targets[0].depth == 1:
         return [*targets]
     order: dict[Node, None] = {}
-    stack: list[tuple[Node, bool]] = [(node, False) for node in reversed(targets)]
+    stack = [*zip(reversed(targets), repeat(False), strict=False)]
     while stack:
         node, expanded = stack.pop()
         if node in order:
             continue
-        if expanded:
+        if expanded or node.depth == 1:
             order[node] = None
             continue
         stack.append((node, True))
-        below = [n for n in node.below() if n not in order]
-        below.reverse()
-        below.sort(key=lambda n: n.depth)
-        stack += [(n, False) for n in below]
+        below: list[Node] = []
+        for x in node.inputs:
+            storage = None if x is None else x.storage
+            if (
+                isinstance(storage, Pending)
+                and storage.node is not None
+                and storage.node not in order
+            ):
+                below.append(storage.node)
+        if len(below) > 1:
+            below.reverse()
+            below.sort(key=_depth)
+        stack += zip(below, repeat(False), strict=False)
     return list(order)
+
+
+_depth = attrgetter("depth")
 
 
 def nodes_of(storages: Iterable[Storage]) -> list[Node]:
     """The nodes that compute storages, each once."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     for storage in storages:
         if isinstance(storage, Pending) and storage.node is not None:
-            found[storage.node] = None
-    return list(found)
+            nodes[storage.node] = None
+            if storage.node.reference is None:
+                storage.node.pending.append(weakref.ref(storage))
+    return list(nodes)
+
+
+def memory_read(order: Iterable[Node]) -> list[MetalStorage]:
+    """The memory that nodes read, each storage once."""
+    storages = {id(x.storage): x.storage for node in order for x in node.arrays()}
+    return [storage for storage in storages.values() if isinstance(storage, MetalStorage)]
 
 
 def realise(storages: Iterable[Storage], submit: bool = False) -> None:
@@ -323,12 +345,14 @@ def realise(storages: Iterable[Storage], submit: bool = False) -> None:
     with UNINTERRUPTED, LOCK:
         nodes = nodes_of(storages)
         if nodes:
-            _dispatcher().run(nodes, submit)
+            _computing[0](nodes, submit)
 
 
-@cache
-def _dispatcher() -> ModuleType:
-    """What runs graphs: an import at the top would be a cycle."""
-    from lbrx.scheduler import dispatcher
+Compute = Callable[[list[Node], bool], None]
+_computing: list[Compute] = []
 
-    return dispatcher
+
+def computes_graphs(compute: Compute) -> Compute:
+    """Register the decorated function, which computes nodes of a graph. It is in a layer above."""
+    _computing[:] = [compute]
+    return compute

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbrx import env
+from lbrx.arrays.storage import MetalCache, MetalStorage, NumberStorage
+from lbrx.command_lists.planned_memory import ALIGNMENT
+from lbrx.graph.graph import Node, Pending, number_bytes
 from lbrx.kernels import registry
+from lbrx.metal.binding import checking_modes
 from lbrx.metal.buffer import Block
-from lbrx.scheduler.graph import Node, Pending, number_bytes
-from lbrx.storage import Array, MetalCache, MetalStorage, NumberStorage
 
 Number = tuple[bytes, str]  # a value's bytes and dtype
 _MEMORY = (MetalStorage, MetalCache)  # what commands may read as it is
-ALIGNMENT = 256  # bytes: kernels look at places in memory modulo divisors of it
 
 
 @dataclass(slots=True)
@@ -51,26 +52,27 @@ def structure_of(order: Sequence[Node], targets: Sequence[Node]) -> GraphStructu
         for array in node.inputs:
             if array is None:
                 continue
-            found: Any = array.storage
-            was_pending = isinstance(found, Pending)
+            storage: Any = array.storage
+            was_pending = isinstance(storage, Pending)
             if was_pending:
-                if found.node is not None:
-                    key += (number[found.node], found.index)
+                if storage.node is not None:
+                    key += (number[storage.node], storage.index)
                     continue
-                found = found.storage
-            if type(found) in _MEMORY:
-                place = leaves.get(id(found))
+                storage = storage.storage
+            if type(storage) in _MEMORY:
+                place = leaves.get(id(storage))
                 if place is None:
-                    place = leaves[id(found)] = len(storages)
-                    storages.append(found)
-                    _add_memory(key, found)
+                    place = leaves[id(storage)] = len(storages)
+                    storages.append(storage)
+                    _add_memory(key, storage)
                 # Whether a storage was pending decides which kernels are grouped.
                 key += (-1 - place, was_pending)
-            elif found.device != "cpu" or isinstance(found, NumberStorage):
+            elif storage.device != "cpu" or isinstance(storage, NumberStorage):
                 return None
             else:
-                key += (None, numbers.setdefault(number_of(array), len(numbers)))
-    key += (env.kernel_setting(), env.fusion(), registry.generation())
+                number_read = (number_bytes(array), array.dtype.name)
+                key += (None, numbers.setdefault(number_read, len(numbers)))
+    key += (env.kernel_setting(), env.fusion(), checking_modes(), registry.generation())
     return GraphStructure(tuple(key), storages, [*numbers])
 
 
@@ -86,8 +88,3 @@ def _add_memory(key: list[object], storage: MetalStorage) -> None:
         block.private,
         block.source is None,
     )
-
-
-def number_of(array: Array) -> Number:
-    """An operand on the host, which is always a scalar."""
-    return number_bytes(array), array.dtype.name

@@ -1,65 +1,14 @@
-"""The kernel library: one module per kernel family, with its shaders under the same file stem."""
+"""The kernel library: a folder for each kernel family, with its host code, headers and shaders.
 
-from lbrx.kernels import (
-    attention,
-    convolution,
-    elementwise,
-    indexing,
-    matmul,
-    matmul_tiles,
-    matvec,
-    merge_masks,
-    movement,
-    mps,
-    norm,
-    overwrite,
-    pooling,
-    quantized,
-    quantized_floats,
-    quantized_integers,
-    quantized_lines,
-    quantized_matmul,
-    quantizing,
-    random,
-    reduction,
-    rope,
-    rope_write,
-    scan,
-    softmax,
-    sorting,
-)
+The folders are the registry: all modules in them are imported with this package.
+"""
+
+from importlib import import_module
+from pkgutil import walk_packages
+
 from lbrx.kernels.registry import FAMILIES, RUNNERS, deterministic, excess_precision, forced
 
-__all__ = [
-    "FAMILIES",
-    "RUNNERS",
-    "attention",
-    "convolution",
-    "deterministic",
-    "elementwise",
-    "excess_precision",
-    "forced",
-    "indexing",
-    "matmul",
-    "matmul_tiles",
-    "matvec",
-    "merge_masks",
-    "movement",
-    "mps",
-    "norm",
-    "overwrite",
-    "pooling",
-    "quantized",
-    "quantized_floats",
-    "quantized_integers",
-    "quantized_lines",
-    "quantized_matmul",
-    "quantizing",
-    "random",
-    "reduction",
-    "rope",
-    "rope_write",
-    "scan",
-    "softmax",
-    "sorting",
-]
+__all__ = ["FAMILIES", "RUNNERS", "deterministic", "excess_precision", "forced"]
+
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

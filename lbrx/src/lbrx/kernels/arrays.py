@@ -1,74 +1,16 @@
-"""Arrays on the device: allocation, upload, and conversion to kernel arguments."""
+"""Arrays as kernels take them: their buffers, names of kernels by dtypes, and classes of sizes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.metal import Buffer, Context
-from lbrx.ops import Spec
-from lbrx.storage import Array, LentStorage, MetalStorage, Storage
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array, MetalStorage, Storage
+from lbrx.metal import Buffer
 
 KernelArguments = Sequence[Buffer | bytes]
-
-# Below this many bytes a copy costs less than a buffer over the host's memory.
-SHARE_FROM = 64 << 10
-
-
-def empty(gpu: Context, spec: Spec, label: str = "tensors") -> Array:
-    """A contiguous array with uninitialised elements."""
-    nbytes = math.prod(spec.shape) * spec.dtype.itemsize
-    buffer = gpu.buffer(nbytes, label)
-    return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
-
-
-def long_lived(gpu: Context, spec: Spec, label: str) -> Array:
-    """A contiguous array with uninitialised elements, in memory of a heap."""
-    nbytes = math.prod(spec.shape) * spec.dtype.itemsize
-    buffer = gpu.heap_buffer(nbytes, label)
-    return Array(MetalStorage(buffer, 0, nbytes), sh.contiguous(spec.shape), spec.dtype)
-
-
-def shared(gpu: Context, array: Array) -> Array | None:
-    """A host array on the device, sharing its memory; None if Metal cannot use that memory, or it
-    has bools that are neither 0 nor 1, as numpy allows: kernels would compute with these bytes."""
-    data = array.storage.host()
-    if data.size == 0 or data.ctypes.data % array.dtype.itemsize:
-        return None
-    if array.dtype is dt.bool_ and data.max() > 1:
-        return None
-    buffer = gpu.share(data)
-    if buffer is None:
-        return None
-    return Array(MetalStorage(buffer, 0, data.nbytes), array.layout, array.dtype)
-
-
-def imported(gpu: Context, array: Array) -> Array:
-    """A host array on the device: sharing its memory if Metal can use it, else a copy."""
-    same = shared(gpu, array) if may_share(array) else None
-    if same is not None:
-        return same
-    values = array.numpy()
-    if array.dtype is dt.bool_:
-        values = values.view(np.uint8) != 0
-    storage = MetalStorage(gpu.upload(values, "tensors"), 0, values.nbytes)
-    return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
-
-
-def may_share(array: Array) -> bool:
-    """Whether a tensor may use an array's memory, and a copy would cost more than a buffer."""
-    return not isinstance(array.storage, LentStorage) and array.storage.nbytes >= SHARE_FROM
-
-
-def placed(gpu: Context, array: Array) -> Array:
-    """The array itself, or a copy on the device if it is a host scalar."""
-    return array if array.storage.device == "metal" else imported(gpu, array)
 
 
 def whole_buffer(array: Array) -> Buffer:
@@ -93,6 +35,13 @@ def buffer_of(array: Array) -> Buffer:
     return buffer.slice(skipped, buffer.size - skipped) if skipped else buffer
 
 
+def extent_of(array: Array) -> Buffer:
+    """The bytes from element 0 to the last one that the array shows."""
+    buffer, layout = buffer_of(array), array.layout
+    size = (layout.bounds()[1] - layout.offset) * array.dtype.itemsize
+    return buffer if size == buffer.size else buffer.slice(0, size)
+
+
 def reshaped(array: Array, *shape: int) -> Array:
     """A contiguous array in another shape, over the same memory."""
     layout = sh.reshape(array.layout, shape)
@@ -108,11 +57,6 @@ def kernel_name(op: str, variant: str, *dtypes: Dtype) -> str:
 @cache
 def _joined(parts: tuple[str, ...]) -> str:
     return "_".join(part for part in parts if part)
-
-
-def accumulator(dtype: Dtype) -> Dtype:
-    """The type that kernels compute in: float32 for float16 and bfloat16, else the dtype itself."""
-    return dt.float32 if dtype in (dt.float16, dt.bfloat16) else dtype
 
 
 def size_class(*sizes: int) -> str:

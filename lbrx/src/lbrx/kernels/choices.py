@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from lbrx import stored_json
 from lbrx.metal.calibration_file import device_file, replace_file
 
 FORMAT = 1
@@ -39,7 +39,7 @@ def read(device: str) -> Choices:
 
 
 def _parsed(text: str, device: str) -> Choices:
-    stored = json.loads(text)
+    stored = stored_json.parsed(text)
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}")
     if stored.get("device") != device:
@@ -47,10 +47,12 @@ def _parsed(text: str, device: str) -> Choices:
     families = stored.get("choices")
     if not isinstance(families, dict) or not all(isinstance(f, dict) for f in families.values()):
         raise ValueError("its choices are not a table")
-    found = {(f, kind): variant for f, kinds in families.items() for kind, variant in kinds.items()}
-    if not all(isinstance(variant, str) for variant in found.values()):
+    variants = {
+        (f, kind): variant for f, kinds in families.items() for kind, variant in kinds.items()
+    }
+    if not all(isinstance(variant, str) for variant in variants.values()):
         raise ValueError("its choices are not names of variants")
-    return found
+    return variants
 
 
 def _warn(file: Path, reason: str) -> None:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
-from lbrx import dtype as dt
-from lbrx.errors import TraceError
-from lbrx.kernels.arrays import imported
+from numpy.typing import NDArray
+
+from lbrx.arrays.storage import Array
 from lbrx.kernels.registry import Call
-from lbrx.metal.commands import recorder
-from lbrx.storage import Array
-from lbrx.storage.cpu import copied
 
 log = logging.getLogger("lbrx")
 
 
 def run(call: Call) -> tuple[Array, ...]:
-    """Wait for the operands, compute the reference, and copy the results to the device."""
-    name = call.op.name
-    if recorder() is not None:
-        raise TraceError(
-            f"operation {name} has no Metal kernel, so a compiled function cannot replay it: "
-            "call it outside, or give it a kernel"
-        )
-    _warn(name)
-    inputs = [None if x is None else x.numpy() for x in call.inputs]
-    results = call.op(inputs, call.attributes)
-    return tuple(imported(call.gpu, copied(x, dt.parse(x.dtype))) for x in results)
+    """Compute the reference between the kernels of a plan."""
+    op, attributes, b = call.op, call.attributes, call.builder
+    _warn(op.name)
+
+    def compute(values: Sequence[NDArray[Any] | None]) -> Sequence[NDArray[Any]]:
+        return op(values, attributes)
+
+    operands = [None if x is None else b.placed(x) for x in call.inputs]
+    return b.host(op.name, operands, call.outputs, compute)
 
 
 @cache

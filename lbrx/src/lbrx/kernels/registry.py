@@ -8,22 +8,27 @@ variant is chosen by LBRX_KERNEL, else by the tuner's measurements, else by esti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, wraps
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from lbrx import env
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.device_info import DeviceKind
+from lbrx.entry_points import Registry
 from lbrx.errors import DeviceError, SettingError
 from lbrx.kernels import choices
-from lbrx.metal import Context, DeviceInfo
-from lbrx.metal.commands import chosen
-from lbrx.ops import Attributes, Op, Spec
-from lbrx.storage import Array
+from lbrx.kernels.costs import EMULATED
+from lbrx.metal import DeviceInfo
+from lbrx.ops import TABLE, Attributes, Op, Spec
 
 log = logging.getLogger("lbrx")
+ENTRY_POINTS = "lbrx.kernels"
 REMEMBERED = 4096  # cached choices per family
 
 
@@ -41,9 +46,9 @@ LaunchFunction = TypeVar("LaunchFunction", bound=Callable[..., None])
 
 @dataclass(frozen=True)
 class Call:
-    """One operation to compute. Inputs are on the device, except scalars, which are on the host."""
+    """One operation of a plan. Inputs are on the device, except scalars, which are on the host."""
 
-    gpu: Context
+    builder: Builder
     op: Op
     inputs: tuple[Array | None, ...]
     attributes: Attributes
@@ -56,13 +61,43 @@ class Variant(Generic[P]):
 
     name: str
     launch: Callable[..., None]
-    """Encodes the kernels, given the context, the problem and the family's operands."""
+    """Adds its steps to a builder, given the problem and the family's operands."""
     can: Callable[[DeviceInfo, P], bool]
     """Hard limits only: required device features, dtypes, alignment."""
     cost: Callable[[DeviceInfo, P], float]
     """Relative to the other variants of the family; the lowest is chosen."""
     batch_invariant: bool
     """Whether a row of the result has the same bits in every batch."""
+    made_for: DeviceKind | None = None
+    """The kind of device that it is made for, None for all."""
+    only: bool = False
+    """Whether devices of other kinds cannot take it."""
+
+
+@dataclass(frozen=True)
+class Choice(Generic[P]):
+    """The variant for a problem, and what decided: a setting, the tuner, or costs."""
+
+    variant: Variant[P]
+    others: tuple[Variant[P], ...]
+    """Those that it was compared with."""
+    info: DeviceInfo
+    problem: P
+    decided: str = ""
+
+    def reason(self) -> str:
+        """A short text that says why the variant was chosen."""
+        return self._reason
+
+    @cached_property
+    def _reason(self) -> str:
+        if self.decided or not self.others:
+            return self.decided or "the only one"
+        chosen_cost, *costs = (
+            each.cost(self.info, self.problem) for each in (self.variant, *self.others)
+        )
+        others = (f"{each.name} {cost:.3g}" for each, cost in zip(self.others, costs, strict=True))
+        return f"cost {chosen_cost:.3g}, not {', '.join(others)}"
 
 
 class KernelFamily(Generic[P]):
@@ -77,8 +112,7 @@ class KernelFamily(Generic[P]):
         self.name = name
         self.variants: dict[str, Variant[P]] = {}
         self.samples: list[Sample] = []
-        self._chosen: dict[object, Variant[P]] = {}
-        self._reasons: dict[object, str] = {}
+        self._chosen: dict[object, Choice[P]] = {}
         self._device: DeviceInfo | None = None  # for which the choices were made
         FAMILIES[name] = self
 
@@ -89,53 +123,51 @@ class KernelFamily(Generic[P]):
         can: Callable[[DeviceInfo, P], bool] = lambda info, problem: True,
         cost: Callable[[DeviceInfo, P], float] = lambda info, problem: 1.0,
         batch_invariant: bool = True,
+        made_for: DeviceKind | None = None,
+        only: bool = False,
     ) -> Callable[[LaunchFunction], LaunchFunction]:
-        """Register the decorated function as a variant."""
+        """Register the decorated function as a variant. Devices of another kind than it is made for
+        take it last, or not at all if it is for that kind only."""
+
+        @wraps(can)
+        def able(info: DeviceInfo, problem: P) -> bool:
+            return (not only or made_for is None or made_for.suits(info)) and can(info, problem)
+
+        @wraps(cost)
+        def priced(info: DeviceInfo, problem: P) -> float:
+            foreign = made_for is not None and not made_for.suits(info)
+            return cost(info, problem) + (EMULATED if foreign else 0.0)
 
         def decorate(launch: LaunchFunction) -> LaunchFunction:
-            self.variants[name] = Variant(name, launch, can, cost, batch_invariant)
+            added = Variant(name, launch, able, priced, batch_invariant, made_for, only)
+            self.variants[name] = added
             _Changes.count += 1
             return launch
 
         return decorate
 
-    def run(self, gpu: Context, problem: P, *operands: Any, as_for: P | None = None) -> None:
-        """Encode the kernels of the chosen variant, or of the one chosen for another problem."""
-        variant = self.choose(gpu.info, problem if as_for is None else as_for)
-        with chosen(partial(self.reason, gpu.info, problem, variant)):
-            variant.launch(gpu, problem, *operands)
-
-    def reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
-        """A short text that says why a variant was chosen."""
-        if info is not self._device:
-            return self._reason(info, problem, variant)
-        key = (problem, policy(), env.kernel_setting(), variant.name)
-        known = self._reasons.get(key)
-        if known is None:  # another thread may clear the cache at any time
-            known = self._reasons[key] = self._reason(info, problem, variant)
-        return known
-
-    def _reason(self, info: DeviceInfo, problem: P, variant: Variant[P]) -> str:
-        if variant.name == self._forced():
-            return "forced"
-        if variant.name == TUNED.get((info.name, self.name, problem.shape_class)):
-            return "tuned"
-        others = [v for v in self.variants.values() if v is not variant and v.can(info, problem)]
-        if not others:
-            return "the only one"
-        costs = ", ".join(f"{v.name} {v.cost(info, problem):.3g}" for v in others)
-        return f"cost {variant.cost(info, problem):.3g}, not {costs}"
+    def run(
+        self, b: Builder, problem: P, *operands: Any, op: str = "", as_for: P | None = None
+    ) -> None:
+        """Add the steps of the chosen variant, or of the one chosen for another problem. They are
+        counted under the operation's name, by default the family's."""
+        choice = self._choice(b.info, problem if as_for is None else as_for)
+        variant = choice.variant
+        variant.launch(b.named(op or self.name, variant.name, choice.reason), problem, *operands)
 
     def choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
         """The variant for a problem on a device."""
+        return self._choice(info, problem).variant
+
+    def _choice(self, info: DeviceInfo, problem: P) -> Choice[P]:
         if info is not self._device:
-            self._forget()
+            self._chosen = {}
             self._device = info
         key = (problem, policy(), env.kernel_setting())
         chosen = self._chosen.get(key)
         if chosen is None:
             if len(self._chosen) >= REMEMBERED:
-                self._forget()
+                self._chosen = {}
             chosen = self._chosen[key] = self._choose(info, problem)
         return chosen
 
@@ -143,12 +175,9 @@ class KernelFamily(Generic[P]):
         """Prefer a variant for problems of this class, as the tuner does after a measurement."""
         TUNED[device, self.name, shape_class] = variant
         _Changes.count += 1
-        self._forget()
+        self._chosen = {}
 
-    def _forget(self) -> None:
-        self._chosen, self._reasons = {}, {}
-
-    def _choose(self, info: DeviceInfo, problem: P) -> Variant[P]:
+    def _choose(self, info: DeviceInfo, problem: P) -> Choice[P]:
         invariant = policy().deterministic
         able = {
             name: variant
@@ -161,13 +190,14 @@ class KernelFamily(Generic[P]):
         wanted = self._forced()
         if wanted is not None:
             if wanted in able:
-                return able[wanted]
+                return Choice(able.pop(wanted), (), info, problem, "forced")
             log.debug("%s:%s cannot take %s", self.name, wanted, problem)
         if not invariant:
             tuned = _tuned(info.name).get((info.name, self.name, problem.shape_class))
             if tuned in able:
-                return able[tuned]
-        return min(able.values(), key=lambda variant: variant.cost(info, problem))
+                return Choice(able.pop(tuned), (), info, problem, "tuned")
+        cheapest = min(able, key=lambda name: able[name].cost(info, problem))
+        return Choice(able.pop(cheapest), tuple(able.values()), info, problem)
 
     def _forced(self) -> str | None:
         for name, variant in env.kernels().items():
@@ -186,9 +216,9 @@ class Sample:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-FAMILIES: dict[str, KernelFamily[Any]] = {}
-LATER = ("rows", "video_frames", "video_planes")
-"""Families that other packages register when they are imported."""
+FAMILIES: Registry[KernelFamily[Any]] = Registry(ENTRY_POINTS)
+LATER = ("rows",)
+"""Families that other packages of lbrx register when they are imported."""
 TUNED: dict[tuple[str, str, str], str] = {}
 """Measured choices: (device, family, shape class) to variant."""
 _read: set[str] = set()  # devices whose choices have been read
@@ -228,7 +258,7 @@ def _check_forced(family: str, variant: str, setting: str) -> None:
 
 
 Runner = Callable[[Call], tuple[Array, ...]]
-RUNNERS: dict[str, Runner] = {}
+RUNNERS: Registry[Runner] = Registry(ENTRY_POINTS)
 """The function that computes each operation, by name."""
 
 
@@ -243,6 +273,22 @@ def computes(*names: str) -> Callable[[Runner], Runner]:
         return runner
 
     return decorate
+
+
+Describe = Callable[[Builder], tuple[Array, ...]]
+"""Adds steps to a plan, and returns their results."""
+
+
+def operation(
+    name: str, inputs: Sequence[Array | None], attributes: Mapping[str, Any] = MappingProxyType({})
+) -> Describe:
+    """What adds an operation with these operands, which are in memory, to a plan."""
+    op = TABLE[name]
+    bound = op.bind(attributes)
+    outputs = op.infer(
+        [None if x is None else Spec(x.layout.shape, x.dtype) for x in inputs], bound
+    )
+    return lambda b: RUNNERS[name](Call(b, op, tuple(inputs), bound, outputs))
 
 
 @dataclass(frozen=True)
@@ -261,9 +307,16 @@ policy = _policy.get
 """The policy in force. Nodes of a graph store it, since their kernels are chosen later."""
 
 
-@contextmanager
-def under(wanted: Policy) -> Iterator[None]:
+_AS_IT_IS = nullcontext()
+
+
+def under(wanted: Policy) -> AbstractContextManager[None]:
     """A context within which this policy is in force."""
+    return _AS_IT_IS if wanted is policy() else _under(wanted)
+
+
+@contextmanager
+def _under(wanted: Policy) -> Iterator[None]:
     token = _policy.set(wanted)
     try:
         yield
@@ -284,8 +337,8 @@ def forced(**variants: str) -> AbstractContextManager[None]:
     """
     for name, variant in variants.items():
         _check_forced(name, variant, f"forced({name}={variant!r})")
-    own = policy()
-    return under(replace(own, forced=tuple({**dict(own.forced), **variants}.items())))
+    outer = policy()
+    return under(replace(outer, forced=tuple({**dict(outer.forced), **variants}.items())))
 
 
 def deterministic() -> AbstractContextManager[None]:

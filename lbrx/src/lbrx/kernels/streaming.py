@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels.program import Access, Program, ProgramStep
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.metal import DeviceInfo
+from lbrx.program.element_program import Access, Program, ProgramStep
 
 # Functions of a few instructions. Rounding to bfloat16 is some instructions, too.
 SHORT = {

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
+from lbrx.arrays.storage import Array, Storage
+from lbrx.graph.graph import LOCK, Node, in_order, node_of, nodes_of
 from lbrx.metal import context
-from lbrx.scheduler.fusion import KernelPlan, name_of
-from lbrx.scheduler.graph import LOCK, Node, in_order, node_of, nodes_of
-from lbrx.scheduler.planning import planned
-from lbrx.storage import Array, Storage
+from lbrx.planning.joins import joined
+from lbrx.planning.joins.planned_graph import Joined
 
 LINE, INDENT, MARGIN = 18, 16, 12  # pixels
 CHARACTER = 7.3
@@ -116,27 +116,27 @@ def explain(storages: Iterable[Storage]) -> Explanation:
     """The plan for the nodes that storages depend on. Nothing is run."""
     with LOCK:
         nodes = nodes_of(storages)
-        kernels = planned(in_order(nodes), nodes, context().info)
+        kernels = joined(in_order(nodes), nodes, context().info)
         numbers = {n: i for i, n in enumerate(n for k in kernels for n in _inside(k))}
         return Explanation(tuple(_planned(kernel, numbers) for kernel in kernels))
 
 
-def _inside(kernel: KernelPlan) -> list[Node]:
+def _inside(kernel: Joined) -> list[Node]:
     """The nodes of a kernel, each after its inputs."""
-    return list(reversed(kernel.views))
+    return list(reversed(kernel.nodes))
 
 
-def _planned(kernel: KernelPlan, numbers: Mapping[Node, int]) -> ExplainedKernel:
+def _planned(kernel: Joined, numbers: Mapping[Node, int]) -> ExplainedKernel:
     inside = _inside(kernel)
     read: dict[object, int] = {}
     for node in inside:
         for array in node.arrays():
             below = node_of(array)
-            if below is None or below not in kernel.views:
+            if below is None or below not in inside:
                 size = min(array.layout.size, array.storage.nbytes // array.dtype.itemsize)
                 read[id(array.storage)] = size * array.dtype.itemsize
     return ExplainedKernel(
-        name_of(kernel) if kernel.is_fused else kernel.root.op.name,
+        kernel.name,
         tuple(_step(node, numbers) for node in inside),
         sum(read.values()),
         sum(sum(_bytes(node)) for node in kernel.stored),

@@ -5,41 +5,35 @@ are computed inside it, element by element, and not stored. They are accessed th
 transposing, slicing or broadcasting becomes part of the kernel's indexing. Nodes that other kernels
 need too are stored by the kernel. Reductions of rows become loops of the kernel.
 
-Fusion does not change results: see `program.value_types` for rounding, and `is_row_reduction` and
-`epilogue` for reductions and products.
+Fusion does not change results: see `program.value_types` for rounding, and `is_row_reduction` for
+reductions. `joins` says what else a kernel can compute.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from lbrx import dtype as dt
-from lbrx import env
-from lbrx import shape as sh
-from lbrx.kernels import elementwise, fused_rows
-from lbrx.kernels.finishing import FINISHERS
-from lbrx.kernels.program import ProgramStep
-from lbrx.kernels.row_program import REDUCTIONS, UNORDERED
-from lbrx.metal import context
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Layout, Shape
+from lbrx.arrays.storage import Array
+from lbrx.graph.graph import Node, identity, node_of
+from lbrx.kernels import layouts
+from lbrx.kernels.elementwise import elementwise
+from lbrx.kernels.fused_rows import fused_rows
 from lbrx.ops import Spec
-from lbrx.scheduler.epilogue import FinishedProduct, product_of
-from lbrx.scheduler.graph import Node, identity, node_of
-from lbrx.shape import Layout, Shape
-from lbrx.storage import Array
-
-if TYPE_CHECKING:
-    from lbrx.scheduler.row_writes import RowsNode
+from lbrx.program.element_program import ProgramStep
+from lbrx.program.row_program import REDUCTIONS, UNORDERED
 
 MAX_BUFFERS = 28  # of 31: the root and the sizes and strides need one each
 # Of the operations in one kernel, by `_cost`. A chain cut at this cost compiles sooner, and on
 # a CPU it also runs faster than in one kernel, although values are stored between its segments.
 # Segments of the same operations have the same text and are compiled once.
 MAX_COST = 32
-MAX_FINISH_READS = 16  # layouts that steps inside the kernel of another operation read
 REDUCTION_COST = 4  # every reduction computes the elements below it once more
 LONG_COST = 4
 LONGEST_ROW = fused_rows.LONGEST
@@ -50,11 +44,13 @@ MAX_VIEWS = 2  # of one node: computing it in more views costs more than storing
 
 # The layouts through which a kernel reads each node or storage: each layout takes a buffer.
 Reads = dict[object, set[Layout]]
+Uses = Mapping[Node, list[tuple[Node, Array]]]
 
 
 @dataclass
-class KernelPlan:
-    """A kernel: its root, and the nodes computed inside with the views they are read through."""
+class Cluster:
+    """What a kernel could compute: its root, and the nodes inside with the views they are read
+    through."""
 
     root: Node
     rows: Shape | None = None
@@ -64,16 +60,6 @@ class KernelPlan:
     views: dict[Node, list[Layout]] = field(default_factory=dict)
     stored: list[Node] = field(default_factory=list)
     """The nodes that are written to memory: the root, then those that other kernels need."""
-    product: FinishedProduct | None = None
-    """The product that the kernel computes and finishes, if any."""
-    source: Node | None = None
-    """The operation in whose kernel the nodes are computed, if it takes steps after it."""
-    writes: tuple[RowsNode, ...] = ()
-    """Rows that the kernel rotates or writes to a cache, if that is what it does."""
-    prologue: Node | None = None
-    """The operation before a product that its kernel computes, if any."""
-    gated: Node | None = None
-    """The product whose results the kernel takes: all of them, for its root or for `writes`."""
     reads: Reads = field(default_factory=dict)
     cost: int = 0
     """The sum of the costs of the nodes inside."""
@@ -89,11 +75,6 @@ class KernelPlan:
         """Whether other nodes can be computed inside."""
         return self.rows is not None or is_elementwise(self.root)
 
-    @property
-    def is_fused(self) -> bool:
-        """Whether the kernel computes more than one operation."""
-        return len(self.views) > 1
-
     def seen(self, consumer: Node, array: Array) -> list[Layout] | None:
         """The views through which a node inside reads an array; None if one is not a layout."""
         return views_of(array, consumer, self.space, self.views[consumer])
@@ -105,12 +86,12 @@ def views_of(
     """The layouts in which a kernel with this index space reads an operand of a node that is itself
     accessed through views; None if one of them cannot be expressed as a layout."""
     if is_row_reduction(consumer):
-        found = [composed(sh.contiguous(space), array.layout)]
+        views_in_space = [composed(sh.contiguous(space), array.layout)]
     else:
         shape = consumer.outputs[0].shape
-        found = [_through(view, array.layout, shape) for view in views]
-    layouts = dict.fromkeys(layout for layout in found if layout is not None)
-    return list(layouts) if None not in found else None
+        views_in_space = [_through(view, array.layout, shape) for view in views]
+    layouts = dict.fromkeys(layout for layout in views_in_space if layout is not None)
+    return list(layouts) if None not in views_in_space else None
 
 
 def is_elementwise(node: Node) -> bool:
@@ -149,95 +130,33 @@ def _row_space(node: Node) -> tuple[Shape, int]:
     return shape[:first], math.prod(shape[first:])
 
 
-def plan(order: Sequence[Node], targets: Iterable[Node]) -> list[KernelPlan]:
-    """The kernels that compute the targets, in an order in which they can run."""
-    if not env.fusion():
-        return [_own_kernel(node) for node in order]
-    wanted = set(targets)
-    uses = _uses(order)
+def clusters(order: Sequence[Node], targets: Container[Node], uses: Uses) -> list[Cluster]:
+    """The clusters that compute the targets, in an order in which they can run."""
     place = {node: i for i, node in enumerate(order)}
-    kernels: dict[Node, KernelPlan] = {}
-    home: dict[Node, KernelPlan] = {}
+    by_node: dict[Node, Cluster] = {}
+    home: dict[Node, Cluster] = {}
     for node in reversed(order):
-        kernel = _host(node, uses[node], home, place, node in wanted)
-        if kernel is None:
-            kernel = kernels[node] = _own_kernel(node)
-        home[node] = kernel
-    for node in order:
-        if node in kernels:
-            _finish_product(kernels, node, uses, wanted)
-            _finish_source(kernels, node, uses, wanted)
-    return [kernels[node] for node in order if node in kernels]
+        cluster = _host(node, uses[node], home, place, node in targets)
+        if cluster is None:
+            cluster = by_node[node] = _own_kernel(node)
+        home[node] = cluster
+    return [by_node[node] for node in order if node in by_node]
 
 
-def _finish_product(
-    kernels: dict[Node, KernelPlan],
-    root: Node,
-    uses: dict[Node, list[tuple[Node, Array]]],
-    wanted: set[Node],
-) -> None:
-    """Move the operations of a kernel into that of the product which only they use, if possible."""
-    kernel = kernels[root]
-    if kernel.rows is not None or kernel.stored != [root] or not is_elementwise(root):
-        return
-    product = product_of(list(reversed(kernel.views)))
-    if product is None or product.matmul in wanted or len(uses[product.matmul]) > 1:
-        return
-    kernel.product = product
-    kernel.views[product.matmul] = [sh.contiguous(root.outputs[0].shape)]
-    del kernels[product.matmul]
-
-
-def _finish_source(
-    kernels: dict[Node, KernelPlan],
-    root: Node,
-    uses: dict[Node, list[tuple[Node, Array]]],
-    wanted: set[Node],
-) -> None:
-    """Move the operations of a kernel into that of an operation which only they use, in order."""
-    kernel = kernels[root]
-    if kernel.product is not None or kernel.rows is not None or kernel.stored != [root]:
-        return
-    if not is_elementwise(root) or sum(map(len, kernel.reads.values())) > MAX_FINISH_READS:
-        return
-    whole = {sh.contiguous(kernel.space)}
-    for node, layouts in kernel.reads.items():
-        if (
-            isinstance(node, Node)
-            and _takes_steps(node)
-            and node in kernels
-            and node not in wanted
-            and node.policy == root.policy
-            and node.outputs[0].shape == kernel.space
-            and layouts == whole
-            and all(consumer in kernel.views for consumer, _ in uses[node])
-        ):
-            kernel.source = node
-            kernel.views[node] = list(whole)
-            del kernels[node]
-            return
-
-
-def _takes_steps(node: Node) -> bool:
-    """Whether the device computes steps after the operation in its kernel."""
-    finisher = FINISHERS.get(node.op.name)
-    return finisher is not None and len(node.outputs) == 1 and finisher.accepts(context().info)
-
-
-def _own_kernel(node: Node) -> KernelPlan:
-    kernel = KernelPlan(node, stored=[node], cost=_cost(node))
-    kernel.views[node] = [sh.contiguous(node.outputs[0].shape)]
+def _own_kernel(node: Node) -> Cluster:
+    cluster = Cluster(node, stored=[node], cost=_cost(node))
+    cluster.views[node] = [sh.contiguous(node.outputs[0].shape)]
     if is_row_reduction(node) and _is_worthwhile(*_row_space(node)):
-        kernel.rows, kernel.length = _row_space(node)
-        kernel.views[node] = [_row_view(kernel)]
-    if kernel.takes_nodes:
-        kernel.reads = _reads(kernel, node, kernel.views[node]) or {}
-    return kernel
+        cluster.rows, cluster.length = _row_space(node)
+        cluster.views[node] = [_row_view(cluster)]
+    if cluster.takes_nodes:
+        cluster.reads = _reads(cluster, node, cluster.views[node]) or {}
+    return cluster
 
 
-def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
+def uses_of(order: Sequence[Node]) -> Uses:
     """The nodes that read each node, and the arrays through which they do."""
-    uses: dict[Node, list[tuple[Node, Array]]] = {node: [] for node in order}
+    uses: Uses = {node: [] for node in order}
     for node in order:
         for array in node.inputs:
             below = None if array is None else node_of(array)
@@ -246,7 +165,7 @@ def _uses(order: Sequence[Node]) -> dict[Node, list[tuple[Node, Array]]]:
     return uses
 
 
-def _reads(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> Reads | None:
+def _reads(cluster: Cluster, node: Node, views: Sequence[Layout]) -> Reads | None:
     """What a kernel reads to compute a node in these views; None if that is not possible."""
     if is_row_reduction(node):
         return {node_of(array) or id(array.storage): {array.layout} for array in node.arrays()}
@@ -258,7 +177,7 @@ def _reads(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> Reads | N
         if elementwise.is_host(array):
             reads[identity(array)] = {array.layout}
             continue
-        layouts = views_of(array, node, kernel.space, views)
+        layouts = views_of(array, node, cluster.space, views)
         if layouts is None:
             return None
         reads.setdefault(node_of(array) or id(array.storage), set()).update(layouts)
@@ -268,10 +187,10 @@ def _reads(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> Reads | N
 def _host(
     node: Node,
     uses: Sequence[tuple[Node, Array]],
-    home: dict[Node, KernelPlan],
+    home: dict[Node, Cluster],
     place: dict[Node, int],
     wanted: bool,
-) -> KernelPlan | None:
+) -> Cluster | None:
     """Put a node into the kernel that needs it, if that kernel can compute it inside.
 
     If several kernels need the node, the first one computes and stores it and the others read it:
@@ -280,62 +199,62 @@ def _host(
     hosts = {id(home[consumer]): home[consumer] for consumer, _ in uses}
     if not hosts or not (is_elementwise(node) or is_row_reduction(node)):
         return None
-    kernel = min(hosts.values(), key=lambda host: place[host.root])
+    cluster = min(hosts.values(), key=lambda host: place[host.root])
     stores = wanted or len(hosts) > 1
-    cost = kernel.cost + _cost(node)
-    if not kernel.takes_nodes or cost > MAX_COST:
+    cost = cluster.cost + _cost(node)
+    if not cluster.takes_nodes or cost > MAX_COST:
         return None
-    if node.policy != kernel.root.policy:
+    if node.policy != cluster.root.policy:
         return None
-    views = _views_inside(kernel, uses)
+    views = _views_inside(cluster, uses)
     if (
         views is None
         or len(views) > MAX_VIEWS
-        or (stores and not _is_storable(kernel, node, views))
+        or (stores and not _is_storable(cluster, node, views))
     ):
         return None
-    more = _reads(kernel, node, views)
+    more = _reads(cluster, node, views)
     if more is None:
         return None
-    reads = {x: kernel.reads.get(x, set()) | more.get(x, set()) for x in kernel.reads | more}
+    reads = {x: cluster.reads.get(x, set()) | more.get(x, set()) for x in cluster.reads | more}
     reads.pop(node, None)
-    if sum(map(len, reads.values())) + len(kernel.stored) + stores > MAX_BUFFERS:
+    if sum(map(len, reads.values())) + len(cluster.stored) + stores > MAX_BUFFERS:
         return None
-    if is_row_reduction(node) and not _takes_rows(kernel, node, views):
+    if is_row_reduction(node) and not _takes_rows(cluster, node, views):
         return None
-    kernel.views[node] = [_row_view(kernel)] if is_row_reduction(node) else views
-    kernel.reads = reads
-    kernel.cost = cost
+    cluster.views[node] = [_row_view(cluster)] if is_row_reduction(node) else views
+    cluster.reads = reads
+    cluster.cost = cost
     if stores:
-        kernel.stored.append(node)
-    return kernel
+        cluster.stored.append(node)
+    return cluster
 
 
-def _views_inside(kernel: KernelPlan, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
+def _views_inside(cluster: Cluster, uses: Sequence[tuple[Node, Array]]) -> list[Layout] | None:
     """The views through which the nodes of a kernel read a node that they use."""
     views: dict[Layout, None] = {}
     for consumer, array in uses:
-        if consumer in kernel.views:
-            seen = kernel.seen(consumer, array)
+        if consumer in cluster.views:
+            seen = cluster.seen(consumer, array)
             if seen is None:
                 return None
             views |= dict.fromkeys(seen)
     return list(views)
 
 
-def _is_storable(kernel: KernelPlan, node: Node, views: Sequence[Layout]) -> bool:
+def _is_storable(cluster: Cluster, node: Node, views: Sequence[Layout]) -> bool:
     """Whether a kernel computes each element of a node exactly once, in row-major order."""
-    whole = math.prod(node.outputs[0].shape) == math.prod(kernel.space)
-    return whole and len(views) == 1 and _alike(views[0], sh.contiguous(kernel.space))
+    whole = math.prod(node.outputs[0].shape) == math.prod(cluster.space)
+    return whole and len(views) == 1 and _alike(views[0], sh.contiguous(cluster.space))
 
 
 # ---- rows ----
 
 
-def _row_view(kernel: KernelPlan) -> Layout:
+def _row_view(cluster: Cluster) -> Layout:
     """The view in which all elements of a row read the same value."""
-    assert kernel.rows is not None
-    return Layout(kernel.space, (*sh.contiguous_strides(kernel.rows), 0))
+    assert cluster.rows is not None
+    return Layout(cluster.space, (*sh.contiguous_strides(cluster.rows), 0))
 
 
 def _is_worthwhile(rows: Shape, length: int) -> bool:
@@ -344,14 +263,14 @@ def _is_worthwhile(rows: Shape, length: int) -> bool:
     return 2 <= length <= LONGEST_ROW and (count >= MANY_ROWS or count * length <= FEW_ELEMENTS)
 
 
-def _takes_rows(kernel: KernelPlan, node: Node, views: Iterable[Layout]) -> bool:
+def _takes_rows(cluster: Cluster, node: Node, views: Iterable[Layout]) -> bool:
     """Whether a kernel can compute a reduction inside; if so, it is changed to work on rows."""
     _, length = _row_space(node)
     (view, *others) = views
     if others:
         return False
-    shape = kernel.space
-    if kernel.rows is None and _alike(view, sh.contiguous(shape)):
+    shape = cluster.space
+    if cluster.rows is None and _alike(view, sh.contiguous(shape)):
         rows = shape  # the kernel has one result per row
     elif (
         shape
@@ -366,12 +285,12 @@ def _takes_rows(kernel: KernelPlan, node: Node, views: Iterable[Layout]) -> bool
         return False
     if views_of(array, node, (*rows, length), ()) is None:
         return False
-    if kernel.rows is None and rows == shape:
-        for inside, own in kernel.views.items():
-            kernel.views[inside] = [
-                Layout((*v.shape, length), (*v.strides, 0), v.offset) for v in own
+    if cluster.rows is None and rows == shape:
+        for inside, inside_views in cluster.views.items():
+            cluster.views[inside] = [
+                Layout((*v.shape, length), (*v.strides, 0), v.offset) for v in inside_views
             ]
-    kernel.rows, kernel.length = rows, length
+    cluster.rows, cluster.length = rows, length
     return True
 
 
@@ -397,8 +316,8 @@ def composed(view: Layout, inner: Layout) -> Layout | None:
     merged.
     """
     if inner.is_contiguous:
-        return replace(view, offset=view.offset + inner.offset)
-    axes, (strides,) = elementwise.collapsed(inner.shape, [inner])
+        return Layout(view.shape, view.strides, view.offset + inner.offset)
+    axes, (strides,) = layouts.collapsed(inner.shape, [inner])
     if view == sh.contiguous(inner.shape):
         return inner
     steps = sh.contiguous_strides(axes)
@@ -431,39 +350,40 @@ def _unravelled(position: int, steps: Shape) -> list[int]:
     return places
 
 
-# ---- from a kernel to a program ----
+# ---- from a cluster to a program ----
 
 NAMED = 4  # operations in a kernel's name
 
 
-def name_of(kernel: KernelPlan) -> str:
-    """The operations in order of computation; only the last ones if there are many."""
-    names = [node.op.name for node in reversed(kernel.views) if node.op.name != "copy"]
+def name_of(nodes: Sequence[Node]) -> str:
+    """The operations of a kernel in order of computation, given with the root first; only the last
+    ones if there are many."""
+    if len(nodes) == 1:
+        return nodes[0].op.name
+    names = [node.op.name for node in reversed(nodes) if node.op.name != "copy"]
     if len(names) <= 1:
         return names[0] if names else "copy"
     more = f"{len(names)}_" if len(names) > NAMED else ""
     return f"fused_{more}{'_'.join(names[-NAMED:])}"
 
 
-def computation(kernel: KernelPlan) -> elementwise.Computation | fused_rows.RowComputation:
-    """The program of a fused kernel, with its input arrays in the layouts that it reads."""
-    builder = _ProgramBuilder(kernel)
-    for node in reversed(kernel.views):  # operands first, so that no call recurses deeply
-        if node is kernel.source:
-            continue
-        for view in kernel.views[node]:
+def computation(cluster: Cluster) -> elementwise.Computation | fused_rows.RowComputation:
+    """The program of a cluster, with its input arrays in the layouts that it reads."""
+    builder = _ProgramBuilder(cluster)
+    for node in reversed(cluster.views):  # operands first, so that no call recurses deeply
+        for view in cluster.views[node]:
             builder.of_node(node, view)
-    results = [builder.of_node(node, kernel.views[node][0]) for node in kernel.stored]
+    results = [builder.of_node(node, cluster.views[node][0]) for node in cluster.stored]
     inputs = tuple(builder.inputs.values())
     steps = tuple(builder.placed(step) for step in builder.steps)
     outputs = tuple(
         (builder.place(value), node.outputs[0])
-        for value, node in zip(results, kernel.stored, strict=True)
+        for value, node in zip(results, cluster.stored, strict=True)
     )
-    name = name_of(kernel)
-    if kernel.rows is None:
-        return elementwise.Computation(name, kernel.space, inputs, steps, outputs)
-    return fused_rows.RowComputation(name, kernel.rows, kernel.length, inputs, steps, outputs)
+    name = name_of(tuple(cluster.views))
+    if cluster.rows is None:
+        return elementwise.Computation(name, cluster.space, inputs, steps, outputs)
+    return fused_rows.RowComputation(name, cluster.rows, cluster.length, inputs, steps, outputs)
 
 
 class ProgramValue(NamedTuple):
@@ -476,8 +396,8 @@ class ProgramValue(NamedTuple):
 class _ProgramBuilder:
     """Collects the inputs and steps of a kernel, each once."""
 
-    def __init__(self, kernel: KernelPlan) -> None:
-        self.kernel = kernel
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self.inputs: dict[object, Array] = {}
         self.steps: list[tuple[ProgramStep, list[ProgramValue]]] = []
         self.known: dict[tuple[Node, Layout], ProgramValue] = {}
@@ -491,7 +411,7 @@ class _ProgramBuilder:
     def _computed(self, node: Node, view: Layout) -> ProgramValue:
         if is_row_reduction(node):
             (array,) = node.arrays()
-            whole = sh.contiguous(self.kernel.space)
+            whole = sh.contiguous(self.cluster.space)
             operand = self._operand(array, composed(whole, array.layout))
             gives = node.outputs[0].dtype
             return self._step(ProgramStep(node.op.name, ((0, dt.float32),), gives), [operand])
@@ -518,10 +438,9 @@ class _ProgramBuilder:
     def _operand(self, array: Array, seen: Layout | None) -> ProgramValue:
         assert seen is not None
         below = node_of(array)
-        inside = below in self.kernel.views and below is not self.kernel.source
-        if below is not None and inside:
+        if below is not None and below in self.cluster.views:
             return self.of_node(below, seen)
-        return self._input(replace(array, layout=seen))
+        return self._input(Array(array.storage, seen, array.dtype))
 
     def _input(self, array: Array) -> ProgramValue:
         key = identity(array)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from lbrx.dtype import Dtype
-from lbrx.kernels.program import (
+from lbrx.arrays.dtype import Dtype
+from lbrx.program.element_program import (
     GRID_AXES,
     Access,
     Chunking,
@@ -41,12 +41,12 @@ def chunked_source(program: Program, name: str) -> str:
 
 def _element(program: Program) -> list[str]:
     """A function that computes one element of each result."""
-    given = [f"const {x.dtype.msl} x{i}" for i, x in enumerate(program.inputs)]
-    made = [f"thread {dtype.msl}& y{i}" for i, (_, dtype) in enumerate(program.outputs)]
+    read = [f"const {x.dtype.msl} x{i}" for i, x in enumerate(program.inputs)]
+    written = [f"thread {dtype.msl}& y{i}" for i, (_, dtype) in enumerate(program.outputs)]
     loads = [f"x{i}" for i in range(len(program.inputs))]
     targets = [f"y{i}" for i in range(len(program.outputs))]
     body = computation(program, loads, targets)
-    return [f"inline void element({', '.join([*given, *made])}) {{", *_within(body), "}", ""]
+    return [f"inline void element({', '.join([*read, *written])}) {{", *_within(body), "}", ""]
 
 
 def _parameters(program: Program, chunking: Chunking) -> list[str]:
@@ -97,9 +97,9 @@ def _rest(program: Program, chunking: Chunking) -> list[str]:
         else f"c{i}"
         for i, x in enumerate(program.inputs)
     ]
-    made = [f"y{i}" for i in range(len(program.outputs))]
+    results = [f"y{i}" for i in range(len(program.outputs))]
     lines = [f"{dtype.msl} y{i};" for i, (_, dtype) in enumerate(program.outputs)]
-    lines.append(f"element({', '.join([*values, *made])});")
+    lines.append(f"element({', '.join([*values, *results])});")
     for i, (_, dtype) in enumerate(program.outputs):
         lines.append(f"reinterpret_cast<device {dtype.msl}*>(out{i})[rest] = y{i};")
     start = f"const uint rest = whole * {chunking.length} + group * {GROUP} + lane;"
@@ -175,9 +175,9 @@ def _computing(
         forms = {Access.ROW: f"c{i}[u].get(k)", Access.SAME: f"c{i}[u]", Access.SCALAR: f"c{i}"}
         values.append(forms[x.access])
     outputs = [dtype.msl for _, dtype in program.outputs]
-    made = [f"y{i}" for i in range(len(outputs))]
+    results = [f"y{i}" for i in range(len(outputs))]
     single = [f"{dtype} y{i};" for i, dtype in enumerate(outputs)]
-    single.append(f"element({', '.join([*values, *made])});")
+    single.append(f"element({', '.join([*values, *results])});")
     single += [f"r{i}.put(k, y{i});" for i in range(len(outputs))]
     body = [*place, *(f"Chunk<{d}, {chunking.length}> r{i};" for i, d in enumerate(outputs))]
     body += _for("k", chunking.length, single)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import accumulator
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, accumulator
+from lbrx.command_lists.records import INT, LONG, UINT, Record, record_type, struct_of
 
 GRID_AXES = 3  # further axes are unfolded from the third
 
@@ -48,10 +48,12 @@ class ProgramStep:
 
     def value(self, types: Sequence[Dtype], own: Dtype) -> str:
         """The result in MSL, given the types of the arguments and of the result itself."""
-        given = [converted(f"v{value}", types[value], wanted) for value, wanted in self.arguments]
+        operands = [
+            converted(f"v{value}", types[value], wanted) for value, wanted in self.arguments
+        ]
         if self.function == "cast":  # The conversion of the argument is all that a cast does.
-            return given[0]
-        result = f"op::{self.function}({', '.join(given)})"
+            return operands[0]
+        result = f"op::{self.function}({', '.join(operands)})"
         return converted(result, accumulator(self.gives), own)
 
 
@@ -126,7 +128,6 @@ def preamble(header: str, steps: Sequence[ProgramStep], excess: bool) -> list[st
     return lines
 
 
-@cache
 def source(program: Program, name: str) -> str:
     """The kernel's text."""
     parameters = [*_parameters(program), _position(program)]
@@ -172,16 +173,15 @@ def space_struct(program: Program) -> list[str]:
     """The struct of sizes and strides that the kernel takes."""
     if program.is_flat:
         return []
-    index = index_type(program)
-    read = len(array_inputs(program))
-    return [
-        "struct Space {",
-        f"  uint shape[{program.axes}];",
-        f"  {index} start[{max(read, 1)}];",
-        f"  {index} strides[{max(read, 1)}][{program.axes}];",
-        "};",
-        "",
-    ]
+    arrays = len(array_inputs(program))
+    return [*struct_of(space_record(program.axes, arrays, program.wide)), ""]
+
+
+@cache
+def space_record(axes: int, arrays: int, wide: bool) -> type[Record]:
+    """Sizes of axes, and where arrays are read along them: starts and strides."""
+    index, read = LONG if wide else INT, max(arrays, 1)
+    return record_type("Space", shape=UINT[axes], start=index[read], strides=index[read, axes])
 
 
 def index_type(program: Program) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels.program import (
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.command_lists.records import INT, LONG, UINT, Record, record_type, struct_of
+from lbrx.program.element_program import (
     Access,
     ProgramInput,
     ProgramStep,
@@ -32,6 +33,7 @@ REDUCTIONS = {
     "max": "RowMaximum",
     "min": "RowMinimum",
 }
+TEAM = 512  # threads at most
 VECTOR = 16  # bytes that a thread of a team loads at once
 HELD = 8  # bytes per element of inputs that a team holds in registers
 WORDS = {4: "uint", 8: "uint2", 16: "uint4"}
@@ -69,8 +71,8 @@ class RowProgram:
         """For every value, whether it exists once per element."""
         result = [x.access in (Access.ROW, Access.STRIDED) for x in self.inputs]
         for step in self.steps:
-            own = step.function not in REDUCTIONS and any(result[v] for v, _ in step.arguments)
-            result.append(own)
+            varies = step.function not in REDUCTIONS and any(result[v] for v, _ in step.arguments)
+            result.append(varies)
         return result
 
     @property
@@ -150,13 +152,12 @@ def _element(dtype: Dtype) -> str:
     return "uchar" if dtype is dt.bool_ else dtype.msl or ""
 
 
-@cache
 def source(program: RowProgram, name: str) -> str:
     """The kernel's text."""
     functors: list[str] = []
     body = [*_row_starts(program), *_rows(program, functors), *_stores(program, functors)]
     parameters = _parameters(program)
-    given = ", ".join(parameter.split(" [[")[0].split()[-1] for parameter in parameters)
+    names = ", ".join(parameter.split(" [[")[0].split()[-1] for parameter in parameters)
     plain = [parameter.split(" [[")[0] for parameter in parameters]
     return "\n".join(
         [
@@ -169,7 +170,7 @@ def source(program: RowProgram, name: str) -> str:
             *(f"  {line}" for line in body),
             "}",
             "",
-            *_entry(program, name, parameters, given),
+            *_entry(program, name, parameters, names),
         ]
     )
 
@@ -179,6 +180,8 @@ def _entry(program: RowProgram, name: str, parameters: list[str], given: str) ->
     if not program.together:
         position = "uint at [[thread_position_in_grid]]"
         return [f"{head}{position}) {{", f"  compute(OneThread(), at, {given});", "}", ""]
+    # Apple's compiler saves the registers that so many threads do not have.
+    head = f"[[max_total_threads_per_threadgroup({TEAM})]]\n{head}"
     threads = [
         "uint index [[thread_index_in_threadgroup]]",
         "uint count [[threads_per_threadgroup]]",
@@ -212,16 +215,20 @@ def _parameters(program: RowProgram) -> list[str]:
 
 def _space(program: RowProgram) -> list[str]:
     """The struct of sizes, offsets and strides that the kernel takes."""
-    arrays = max(len(_arrays(program)), 1)
-    return [
-        "struct Space {",
-        f"  uint shape[{program.axes}];",
-        "  uint length;",
-        f"  {program.index} start[{arrays}];",
-        f"  {program.index} strides[{arrays}][{program.axes + 1}];",
-        "};",
-        "",
-    ]
+    return [*struct_of(space_record(program.axes, len(_arrays(program)), program.wide)), ""]
+
+
+@cache
+def space_record(axes: int, arrays: int, wide: bool) -> type[Record]:
+    """Sizes of the axes of rows and their length, and where arrays are read along them."""
+    index, read = LONG if wide else INT, max(arrays, 1)
+    return record_type(
+        "Space",
+        shape=UINT[axes],
+        length=UINT,
+        start=index[read],
+        strides=index[read, axes + 1],
+    )
 
 
 def _arrays(program: RowProgram) -> list[int]:
@@ -291,8 +298,8 @@ def _rows(program: RowProgram, functors: list[str]) -> list[str]:
         if step.function in REDUCTIONS:
             lines.append(assignment(n, program.types[n], _reduction(program, n, step, functors)))
         elif not program.is_element[n]:
-            own = program.types[n]
-            lines.append(assignment(n, own, step.value(program.types, own)))
+            computed_in = program.types[n]
+            lines.append(assignment(n, computed_in, step.value(program.types, computed_in)))
     return lines
 
 
@@ -300,8 +307,8 @@ def _reduction(program: RowProgram, n: int, step: ProgramStep, functors: list[st
     ((value, _),) = step.arguments
     last = [i for i, s in enumerate(program.steps) if s.function in REDUCTIONS][-1]
     keeps = value == program.kept and n == len(program.inputs) + last
-    made = _functor(program, f"Elements{n}", [value], functors, result=value, keeps=keeps)
-    joined = f"team.reduce({REDUCTIONS[step.function]}(), space.length, {made})"
+    functor = _functor(program, f"Elements{n}", [value], functors, result=value, keeps=keeps)
+    joined = f"team.reduce({REDUCTIONS[step.function]}(), space.length, {functor})"
     if step.function == "mean":
         joined = f"({joined} / float(space.length))"
     return converted(joined, dt.float32, program.types[n])
@@ -312,8 +319,8 @@ def _stores(program: RowProgram, functors: list[str]) -> list[str]:
     lines = []
     if elements:
         wanted = [program.outputs[i][0] for i in elements]
-        made = _functor(program, "Results", wanted, functors, stores=elements)
-        lines.append(f"team.each(space.length, {made});")
+        functor = _functor(program, "Results", wanted, functors, stores=elements)
+        lines.append(f"team.each(space.length, {functor});")
         if program.streamed:
             lines += [f"write_streamed(memory{i}, own{i}, space.length);" for i in elements]
     for i, (value, dtype) in enumerate(program.outputs):
@@ -371,37 +378,37 @@ def _functor(
 
 def _load(program: RowProgram, value: int, members: list[tuple[str, str]]) -> str:
     """An element of an input; adds what it needs to the members of its function object."""
-    x, own = program.inputs[value], program.types[value]
+    x, loaded_as = program.inputs[value], program.types[value]
     members.append((_row_type(program, value), f"row{value}"))
     if program.together and x.access is Access.ROW:
         element = f"row{value}(i, slot)"
-        return converted(f"bool({element})" if x.dtype is dt.bool_ else element, x.dtype, own)
+        return converted(f"bool({element})" if x.dtype is dt.bool_ else element, x.dtype, loaded_as)
     place = "i"
     if x.access is Access.STRIDED:
         members.append((program.index, f"step{value}"))
         place = f"{program.index}(i) * step{value}"
-    return converted(f"row{value}[{place}]", x.dtype, own)
+    return converted(f"row{value}[{place}]", x.dtype, loaded_as)
 
 
 def _storing(program: RowProgram, stores: Sequence[int], lines: list[str]) -> list[str]:
     """The body of a function object that stores results: of an element, or of a team's run."""
     results = [(i, *program.outputs[i]) for i in stores]
-    made = [(i, converted(f"v{v}", program.types[v], dtype), dtype) for i, v, dtype in results]
+    stored = [(i, converted(f"v{v}", program.types[v], dtype), dtype) for i, v, dtype in results]
     if not program.together:
-        return [*lines, *(f"to{i}[i] = {value};" for i, value, _ in made)]
+        return [*lines, *(f"to{i}[i] = {value};" for i, value, _ in stored)]
     run = program.run
     return [
-        *(f"{_element(dtype)} results{i}[{run}];" for i, _, dtype in made),
+        *(f"{_element(dtype)} results{i}[{run}];" for i, _, dtype in stored),
         "const uint run = i, first = slot;",
         "#pragma unroll",
         f"for (uint j = 0; j < {run}; j++) {{",
         f"  const uint i = run * {run} + j, slot = first + j;",
         *(f"  {line}" for line in lines),
-        *(f"  results{i}[j] = {value};" for i, value, _ in made),
+        *(f"  results{i}[j] = {value};" for i, value, _ in stored),
         "}",
         *(
             f"to{i}[run] = Run<{_element(dtype)}, {program.memory(dtype)}>::of(results{i});"
-            for i, _, dtype in made
+            for i, _, dtype in stored
         ),
     ]
 

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.device_info import Calibration
-from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import empty, imported
-from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced
-from lbrx.kernels.tune import observed
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.arrays.storage.cpu import copied
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, packed
+from lbrx.device_info import Calibration, DeviceInfo
+from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, forced, operation
 from lbrx.metal import Context, Pipeline, calibration_file
+from lbrx.metal.arrays import empty, imported
 from lbrx.metal.binding import Metal
 from lbrx.metal.commands import Command
+from lbrx.metal.library import PipelineRequest, generated
 from lbrx.ops import TABLE, Spec
-from lbrx.storage.cpu import copied
+from lbrx.scheduler.running import ReadyList, ready
+from lbrx.scheduler.tune import observed
 
 ROUNDS = 5
-# By processors and by GPUs: bytes of an array, larger than the last cache; rounds of a loop, and
-# independent sums in it, which hide latency (a processor's vectors hold 4 to 16 of them); and
-# sides of the square matrices that are multiplied.
-COPIED = 256 << 20, 1 << 30
-TURNS = 32, 8192
-CHAINS = 128, 8
-SIDES = 1024, 4096
 PASSES = 4
-WRITERS = "single", "streamed"  # variants for processors
 LEAST_STREAMED = 1 << 20  # bytes: smaller results stay in the caches of any processor
 THREADS = 1 << 18  # that multiply and add
 DISPATCHES = 200
+
+
+class Measured(NamedTuple):
+    """What is measured on one kind of device."""
+
+    copied: int  # bytes of an array, larger than the last cache
+    writers: tuple[str, ...]  # variants that write it
+    turns: int  # of a loop
+    chains: int  # independent sums in it, which hide latency; wide vectors hold 4 to 16 of them
+    halves: str
+    pairs: int
+    side: int  # of the square matrices that are multiplied
+
+
+PROCESSOR = Measured(256 << 20, ("single", "streamed"), 32, 128, "half", 1, 1024)
+GPU = Measured(1 << 30, ("chunks",), 8192, 8, "half2", 2, 4096)  # which multiplies halves in pairs
 HOPELESS = 1e3  # variants of a higher estimated cost than this times the least are not measured
 
 ARITHMETIC = """#include <metal_stdlib>
@@ -62,20 +73,25 @@ template [[host_name("chains_float16")]] kernel void chains<HALVES>(
 
 def calibrate(gpu: Context) -> Calibration:
     """Measure the device, store the result, and let this context's estimates use it."""
-    found = Calibration(
+    calibration = measured(gpu)
+    calibration_file.write(gpu.info.measured_as, calibration)
+    gpu.info = replace(gpu.info, calibration=calibration)
+    return calibration
+
+
+def measured(gpu: Context) -> Calibration:
+    """The device's speeds."""
+    return Calibration(
         date=datetime.now().astimezone().isoformat(" ", "minutes"),
         bandwidth=_bandwidth(gpu),
         fp32=_arithmetic(gpu, dt.float32),
         fp16=_arithmetic(gpu, dt.float16),
         dispatch=_dispatch(gpu),
         encoding=_encoding(gpu),
-        simd_width=_pipeline(gpu, "float32").simd_width,
+        simd_width=_compiled(gpu).simd_width,
         streaming=_streaming(gpu),
         products=tuple(_products(gpu)),
     )
-    calibration_file.write(gpu.info.measured_as, found)
-    gpu.info = replace(gpu.info, calibration=found)
-    return found
 
 
 class _Watch:
@@ -89,16 +105,17 @@ class _Watch:
         self.noted.append(commands)
 
 
-def device_seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """The least time that the commands of `work` take on the device, one after the other."""
-    work()  # compiles
+def device_seconds(work: ReadyList, rounds: int = ROUNDS) -> float:
+    """The least time that the commands of a list take on the device, one after the other."""
+    gpu = work.gpu
+    work.run()
     gpu.queue.wait()
     times = []
     for _ in range(rounds):
         watch = _Watch()
         observer, gpu.queue.observer = gpu.queue.observer, watch
         try:
-            work()
+            work.run()
             gpu.queue.wait()
         finally:
             gpu.queue.observer = observer
@@ -106,27 +123,31 @@ def device_seconds(gpu: Context, work: Callable[[], object], rounds: int = ROUND
     return min(times)
 
 
+def _work(info: DeviceInfo) -> Measured:
+    return info.by_kind(wide=PROCESSOR, simd=GPU)
+
+
 def _largest(gpu: Context) -> int:
     """Bytes of the array whose copies are timed."""
-    return min(COPIED[gpu.info.simd_hardware], gpu.info.memory_limit // 16)
+    return min(_work(gpu.info).copied, gpu.info.memory_limit // 16)
 
 
 def _bandwidth(gpu: Context) -> float:
-    variants = WRITERS if not gpu.info.simd_hardware else ("chunks",)
     size = _largest(gpu)
-    return 2 * PASSES * size / min(_passes(gpu, size, name) for name in variants)
+    times = [_passes(gpu, size, name) for name in _work(gpu.info).writers]
+    return 2 * PASSES * size / min(times)
 
 
 def _streaming(gpu: Context) -> float | None:
     """The size from which on results are faster written past the caches, and read again."""
-    found = None
-    size = _largest(gpu) if not gpu.info.simd_hardware else 0
+    least = None
+    size = gpu.info.by_kind(wide=_largest(gpu), simd=0)
     while size >= LEAST_STREAMED:
-        cached, past = (_passes(gpu, size, name) for name in WRITERS)
+        cached, past = (_passes(gpu, size, name) for name in PROCESSOR.writers)
         if past > cached:
             break
-        found, size = float(size), size // 2
-    return found
+        least, size = float(size), size // 2
+    return least
 
 
 def _passes(gpu: Context, size: int, variant: str) -> float:
@@ -134,40 +155,45 @@ def _passes(gpu: Context, size: int, variant: str) -> float:
     spec, op = Spec((size // 4,), dt.float32), TABLE["negative"]
     first = empty(gpu, spec)
 
-    def run() -> None:
+    def describe(b: Builder) -> tuple[Array, ...]:
         array = first
         for _ in range(PASSES):
-            (array,) = RUNNERS["negative"](Call(gpu, op, (array,), {}, (spec,)))
+            (array,) = RUNNERS["negative"](Call(b, op, (array,), {}, (spec,)))
+        return (array,)
 
     with forced(elementwise=variant):
-        return device_seconds(gpu, run)
+        return device_seconds(ready(gpu, describe))
 
 
-def _pipeline(gpu: Context, name: str) -> Pipeline:
-    gpus = gpu.info.simd_hardware
-    defined = {"CHAINS": CHAINS[gpus], "HALVES": "half2" if gpus else "half"}
+def _pipeline(b: Builder, name: str) -> PipelineRequest:
+    work = _work(b.info)
+    defined = {"CHAINS": work.chains, "HALVES": work.halves}
     text = "".join(f"#define {name} {value}\n" for name, value in defined.items()) + ARITHMETIC
-    return gpu.shaders.pipeline("calibration", f"chains_{name}", source=text)
+    return b.pipeline("calibration", f"chains_{name}", source=generated(text))
+
+
+def _compiled(gpu: Context) -> Pipeline:
+    return gpu.shaders.compiled_for(_pipeline(Builder(gpu), "float32"))
 
 
 def _arithmetic(gpu: Context, dtype: Dtype) -> float:
-    """GPUs multiply halves in pairs."""
-    pipeline = _pipeline(gpu, dtype.name)
-    out = gpu.buffer(4 * THREADS)
-    turns = TURNS[gpu.info.simd_hardware]
-    arguments = (out, struct.pack("I", turns))
-    group = (min(256, pipeline.max_threads), 1, 1)
-    taken = device_seconds(
-        gpu, lambda: gpu.queue.dispatch(pipeline, arguments, (THREADS, 1, 1), group)
-    )
-    gpus = gpu.info.simd_hardware
-    pairs = 2 if gpus and dtype is dt.float16 else 1
-    return 2.0 * pairs * THREADS * turns * CHAINS[gpus] / taken
+    work = _work(gpu.info)
+
+    def describe(b: Builder) -> tuple[Array, ...]:
+        pipeline = _pipeline(b, dtype.name)
+        arguments = (b.scratch(4 * THREADS), packed(UINT, work.turns))
+        group = (min(256, b.compiled(pipeline).max_threads), 1, 1)
+        b.launch(pipeline, arguments, (THREADS, 1, 1), group)
+        return ()
+
+    taken = device_seconds(ready(gpu, describe))
+    pairs = work.pairs if dtype is dt.float16 else 1
+    return 2.0 * pairs * THREADS * work.turns * work.chains / taken
 
 
 def _dispatch(gpu: Context) -> float:
     """Kernels that do almost nothing, each on the result of the one before, in a command buffer."""
-    pipeline, out = _pipeline(gpu, "float32"), gpu.buffer(128)
+    pipeline, out = _compiled(gpu), gpu.buffer(128)
     size = Metal.MTLSizeMake(32, 1, 1)
 
     def run() -> float:
@@ -175,7 +201,7 @@ def _dispatch(gpu: Context) -> float:
         encoder = commands.computeCommandEncoder()
         encoder.setComputePipelineState_(pipeline.state)
         encoder.setBuffer_offset_atIndex_(out.block.handle, out.offset, 0)
-        encoder.setBytes_length_atIndex_(struct.pack("I", 1), 4, 1)
+        encoder.setBytes_length_atIndex_(packed(UINT, 1), 4, 1)
         for _ in range(DISPATCHES):
             encoder.dispatchThreads_threadsPerThreadgroup_(size, size)
         encoder.endEncoding()
@@ -188,39 +214,37 @@ def _dispatch(gpu: Context) -> float:
 
 def _encoding(gpu: Context) -> float:
     """Products by MPS that are almost nothing to compute, by the host's clock."""
-    op, spec = TABLE["matmul"], Spec((32, 32), dt.float32)
-    call = Call(gpu, op, (empty(gpu, spec), empty(gpu, spec)), op.bind({}), (spec,))
+    spec = Spec((32, 32), dt.float32)
+    with forced(matmul="mps"):
+        product = ready(gpu, operation("matmul", (empty(gpu, spec), empty(gpu, spec))))
 
     def run() -> float:
         gpu.queue.wait()
         start = time.perf_counter()
         for _ in range(DISPATCHES):
-            RUNNERS["matmul"](call)
+            product.run()
         gpu.queue.wait()
         return time.perf_counter() - start
 
-    with forced(matmul="mps"):
-        return min(run() for _ in range(ROUNDS)) / DISPATCHES
+    return min(run() for _ in range(ROUNDS)) / DISPATCHES
 
 
 def _products(gpu: Context) -> Iterator[tuple[str, float]]:
     """Square matrices by every variant that is made for the device."""
-    family, op = FAMILIES["matmul"], TABLE["matmul"]
-    side = SIDES[gpu.info.simd_hardware]
+    family = FAMILIES["matmul"]
+    side = _work(gpu.info).side
     rng = np.random.default_rng(0)
-    attributes = op.bind({})
     for dtype in (dt.float32, dt.float16):
         values = rng.standard_normal((side, side), np.float32)
         matrix = imported(gpu, copied(values, dtype))
-        spec = Spec((side, side), dtype)
-        call = Call(gpu, op, (matrix, matrix), attributes, (spec,))
+        describe = operation("matmul", (matrix, matrix))
         with observed(family) as problems:
-            RUNNERS["matmul"](call)
+            describe(Builder(gpu))
         able = [v for v in family.variants.values() if v.can(gpu.info, problems[0])]
         costs = {variant.name: variant.cost(gpu.info, problems[0]) for variant in able}
         for name, cost in costs.items():
             if cost > HOPELESS * min(costs.values()):
                 continue
             with forced(matmul=name):
-                taken = device_seconds(gpu, partial(RUNNERS["matmul"], call), 2)
+                taken = device_seconds(ready(gpu, describe), 2)
             yield f"{name} {dtype.name}", 2.0 * side**3 / taken

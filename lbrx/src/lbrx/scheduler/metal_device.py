@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from lbrx.dtype import Dtype
-from lbrx.kernels.arrays import imported, long_lived, may_share, shared, whole_buffer
-from lbrx.kernels.movement import copy
-from lbrx.metal import context
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array, MetalCache
+from lbrx.command_lists.builder import Builder
+from lbrx.graph import graph
+from lbrx.kernels.arrays import whole_buffer
+from lbrx.kernels.movement.movement import copy
+from lbrx.metal import Context, context
+from lbrx.metal.arrays import imported, long_lived, may_share, shared
+from lbrx.metal.library import PipelineRequest
 from lbrx.ops import Attributes, Op, Spec
-from lbrx.scheduler import graph
-from lbrx.shape import Shape
-from lbrx.storage import Array, MetalCache
+from lbrx.scheduler.running import ready
 
 
 class MetalDevice:
@@ -48,9 +52,9 @@ class MetalDevice:
         gpu = context()
         if values.storage.device == self.name:
             graph.realise([values.storage])
-            copy(gpu, graph.concrete(values), cache)
+            _copy(gpu, graph.concrete(values), cache)
         elif whole_buffer(cache).block.private:
-            copy(gpu, imported(gpu, values), cache)
+            _copy(gpu, imported(gpu, values), cache)
         else:
             np.copyto(cache.writable(), values.numpy())
 
@@ -66,3 +70,18 @@ class MetalDevice:
         else:
             gpu.write(whole_buffer(kept), array.numpy())
         return kept
+
+
+def _copy(gpu: Context, source: Array, target: Array) -> None:
+    def describe(b: Builder) -> tuple[Array, ...]:
+        copy(b, source, target)
+        return ()
+
+    ready(gpu, describe).run()
+
+
+def copy_pipelines(source: Array, target: Array) -> list[PipelineRequest]:
+    """The kernels with which an array in memory of the device is written into a cache."""
+    b = Builder(context())
+    copy(b, source, target)
+    return b.pipelines()

@@ -15,6 +15,7 @@ from lbrx.memory.pool import PoolStatistics
 from lbrx.metal import Context, context
 from lbrx.metal.commands import Command, Dispatch
 from lbrx.metal.device import find_chip
+from lbrx.metal.power_state import PowerState, power_state
 from lbrx.scheduler import report
 from lbrx.scheduler.roofline import Roofline, measured, measured_again
 
@@ -70,6 +71,14 @@ class Profile:
         self._gpu = gpu
         self._noted: list[_Noted] = []
         self._began = time.monotonic()
+        self.power: list[PowerState] = []
+        """The states of the Mac when the profile began and ended; empty elsewhere."""
+        self.note_power()
+
+    def note_power(self) -> None:
+        """Add the state of the Mac now."""
+        if (state := power_state()) is not None:
+            self.power.append(state)
 
     def note(self, command: Command, commands: Any) -> None:
         """Remember a command; the queue calls it for each."""
@@ -101,7 +110,9 @@ class Profile:
 
     def table(self) -> str:
         """A text table as wide as the terminal, kernels that took longest first."""
-        return report.table(self.records, self.roofline)
+        slow = next((state for state in reversed(self.power) if state.slows), None)
+        note = f"Measured with {slow}: this device can be faster." if slow else ""
+        return report.table(self.records, self.roofline, note=note)
 
     def save_trace(self, path: str | Path) -> None:
         """Write a trace for Perfetto and chrome://tracing."""
@@ -165,8 +176,8 @@ def _divided(records: list[Record]) -> list[Record]:
 
 def chip_roofline(chip: str) -> Roofline:
     """The roofline of an Apple chip by its name, `M3 Max` or `m3-max`. Raises DeviceError."""
-    found = find_chip(chip)
-    return Roofline(f"{found.name} (modelled)", found.bandwidth, found.fp32_peak)
+    row = find_chip(chip)
+    return Roofline(f"{row.name} (modelled)", row.bandwidth, row.fp32_peak)
 
 
 @dataclass(frozen=True)
@@ -201,9 +212,10 @@ def profile() -> Iterator[Profile]:
     gpu = context()
     if gpu.queue.observer is not None:
         raise DeviceError("a profile is already running: end it before starting another")
-    made = Profile(gpu)
-    gpu.queue.observe(made)
+    profile = Profile(gpu)
+    gpu.queue.observe(profile)
     try:
-        yield made
+        yield profile
     finally:
         gpu.queue.observe(None)
+        profile.note_power()

@@ -1,28 +1,42 @@
-"""Replay: commands recorded once, run again with other inputs.
+"""Replay: a command list that is run again and again with other inputs.
 
-Kernels between two foreign commands (MPS products) are one indirect command buffer, encoded once
-and executed by one call, unless they are few. Inputs and results are bound again where they have
-changed. Intermediate results are placed in one arena by their lifetimes.
+Kernels between two steps that encode themselves (MPS products) are one indirect command buffer, or
+one packed list that is encoded in each run, unless they are few. Inputs and results are bound again
+where they have changed. Intermediate results are placed in one arena by their lifetimes.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from lbrx.command_lists.command_list import (
+    CommandList,
+    Foreign,
+    HostStep,
+    Launch,
+    Part,
+    SlotKind,
+    Step,
+)
+from lbrx.device_info import DeviceInfo
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.memory.arena import Lifetime, arrange
 from lbrx.metal import Buffer, Context
-from lbrx.metal.binding import Metal, autorelease_pool
+from lbrx.metal.binding import Metal, autorelease_pool, spacing
 from lbrx.metal.buffer import Block
-from lbrx.metal.commands import Argument, Command, Dispatch, Encoded, NumberSlot, Recorded
-from lbrx.metal.hazards import Hazards
+from lbrx.metal.command_queue import MAX_SECONDS
+from lbrx.metal.commands import Encoded, NumberSlot
+from lbrx.metal.hazards import Access, Hazards
+from lbrx.metal.packed_commands import CommandPacker
+from lbrx.metal.replay_choice import OFFSET_LIMIT, replay_choice
+from lbrx.scheduler import running
 
 CONSTANT_ALIGNMENT = 256  # bytes: a valid constant offset on every GPU
 MAX_COMMANDS = 16384  # in one indirect command buffer, on Apple's GPUs
@@ -30,226 +44,219 @@ FEWEST_COMMANDS = 8  # that are worth one: executing it takes the host as long a
 LISTS = 2  # copies of the same indirect command buffer
 
 
-def stand_in(buffer: Buffer) -> Buffer:
-    """The same memory with its own block object, which marks it as an input in commands."""
-    block = buffer.block
-    copy = Block(*(block.handle, block.address, block.length), private=block.private)
-    copy.host, copy.writable = block.host, block.writable
-    return Buffer(copy, buffer.offset, buffer.size, buffer._waiter, buffer)
-
-
-@dataclass
 class Recording:
-    """A list of commands whose inputs and results are bound for each run."""
+    """A command list whose inputs and results are bound for each run.
 
-    gpu: Context
-    recorded: Recorded
-    inputs: list[Buffer]
-    """Placeholders, in the order of the inputs."""
-    outputs: list[Buffer]
-    """The buffers into which the recorded commands write the results."""
-    pieces: list[Single | Listed] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    `captured` has the memory of the leaves that are the same in all runs, by slot; the other leaves
+    are inputs.
+    """
 
-    def __post_init__(self) -> None:
-        # Empty grids are not valid in an indirect command buffer.
-        found = self.recorded.commands
-        self.commands = [c for c in found if isinstance(c, Encoded) or 0 not in c.grid]
-        written = {id(b.block) for command in self.commands for b in command.written}
-        # Recorded buffers that no command writes were filled by the host.
-        self.made = self.recorded.taken & written
-        self._open(self._arranged())
-        found.clear()  # and with it the memory that is replaced
-        for foreign, group in groupby(self.commands, _is_foreign):
-            if foreign:
-                self.pieces += map(Single, group)
-            else:
-                listed = [command for command in group if isinstance(command, Dispatch)]
-                if len(listed) < FEWEST_COMMANDS:
-                    self.pieces += map(Single, listed)
-                    continue
-                for first in range(0, len(listed), MAX_COMMANDS):
-                    self.pieces.append(Listed(self.gpu, listed[first : first + MAX_COMMANDS]))
+    def __init__(
+        self,
+        gpu: Context,
+        commands: CommandList,
+        inputs: Sequence[int],
+        outputs: Sequence[Part],
+        captured: Mapping[int, Buffer],
+    ) -> None:
+        self.gpu = gpu
+        self.commands = commands
+        self.inputs = inputs
+        self.outputs = outputs
+        self.lock = threading.Lock()
+        results = {
+            part.slot for part in outputs if commands.slots[part.slot].kind is SlotKind.RESULT
+        }
+        self.fixed: running.Memory = self._fixed(captured, results)
+        # Slots that get memory in each run, beside the inputs.
+        self.opened = tuple(
+            number
+            for number, slot in enumerate(commands.slots)
+            if number in results or isinstance(slot.contents, NumberSlot)
+        )
+        self.pieces: list[Single | Listed] = []
+        indirect = replay_choice(gpu.info).kind == "icb" and not _is_far(self.fixed)
+        for encodes_itself, group in groupby(commands.steps, _encodes_itself):
+            steps = list(group)
+            if encodes_itself or len(steps) < FEWEST_COMMANDS:
+                self.pieces += map(Single, steps)
+                continue
+            kernels = [step for step in steps if isinstance(step, Launch)]
+            for part in _bounded(kernels, gpu.info):
+                self.pieces.append(Listed(gpu, part, commands, self.fixed, indirect))
 
-    def _arranged(self) -> Callable[[Buffer], Buffer]:
-        """Where buffers lie: in one arena those that only the commands use."""
-        lives: dict[int, tuple[Buffer, int, int]] = {}
-        fixed = {id(buffer.block) for buffer in (*self.inputs, *self.outputs)}
-        inner = self.made - fixed
-        for step, command in enumerate(self.commands):
-            for buffer in command.buffers:
-                key = id(buffer.block)
-                if key in inner:
-                    first = lives[key][1] if key in lives else step
-                    lives[key] = (buffer, first, step)
-        plan = arrange([Lifetime(b.block.length, first, last) for b, first, last in lives.values()])
-        arena = self.gpu.heap_buffer(plan.size, "replay")
-        moved = dict(zip(lives, plan.offsets, strict=True))
-
-        def placed(buffer: Buffer) -> Buffer:
-            offset = moved.get(id(buffer.block))
-            return buffer if offset is None else arena.slice(offset + buffer.offset, buffer.size)
-
-        return placed
-
-    def _open(self, placed: Callable[[Buffer], Buffer]) -> None:
-        """Move buffers, and put places without memory where inputs and results are bound."""
-        changing = [*self.inputs, *(b for b in self.outputs if id(b.block) in self.made)]
-        blocks = {id(b.block): Block(None, 0, b.block.length) for b in changing}
-
-        def opened(buffer: Buffer) -> Buffer:
-            block = blocks.get(id(buffer.block))
-            if block is None:
-                return placed(buffer)
-            return Buffer(block, buffer.offset, buffer.size, self.gpu.queue)
-
-        self.commands = [_changed(command, opened, lambda slot: slot) for command in self.commands]
-        self.inputs = [opened(buffer) for buffer in self.inputs]
-        self.outputs = [opened(buffer) for buffer in self.outputs]
+    def _fixed(self, captured: Mapping[int, Buffer], made: set[int]) -> running.Memory:
+        """The memory of slots that is the same in all runs."""
+        gpu, slots = self.gpu, self.commands.slots
+        inner = [
+            (number, slot)
+            for number, slot in enumerate(slots)
+            if slot.kind in (SlotKind.SCRATCH, SlotKind.RESULT)
+            and slot.contents is None
+            and slot.first >= 0
+            and number not in made
+        ]
+        apart = spacing()
+        plan = arrange([Lifetime(slot.nbytes + apart, slot.first, slot.last) for _, slot in inner])
+        arena = gpu.heap_buffer(plan.size, "replay")
+        memory = [captured.get(number) for number in range(len(slots))]
+        for (number, slot), offset in zip(inner, plan.offsets, strict=True):
+            memory[number] = arena.slice(offset, slot.nbytes)
+        for number, slot in enumerate(slots):
+            if slot.contents is not None and not isinstance(slot.contents, NumberSlot):
+                memory[number] = running.filled(gpu, slot)
+        return memory
 
     def run(self, inputs: Sequence[Buffer], numbers: Sequence[float]) -> list[Buffer]:
         """Encode all commands with these inputs; returns the results' buffers."""
+
+        def number(slot: NumberSlot) -> bytes:
+            return slot.holding(numbers[slot.number])
+
         with UNINTERRUPTED, self.lock:
-            binding = _Binding(self, inputs, numbers)
+            memory = self.fixed.copy()
+            for slot, buffer in zip(self.inputs, inputs, strict=True):
+                memory[slot] = buffer
+            for slot in self.opened:
+                memory[slot] = running.filled(self.gpu, self.commands.slots[slot], number)
             for piece in self.pieces:
-                piece.run(binding)
-            return [binding(buffer) for buffer in self.outputs]
+                piece.run(self.gpu, memory, number)
+            return [part.of(memory) for part in self.outputs]
 
 
-class _Binding:
-    """The buffers and numbers that are bound in one run."""
-
-    def __init__(
-        self, recording: Recording, inputs: Sequence[Buffer], numbers: Sequence[float]
-    ) -> None:
-        self.gpu = recording.gpu
-        self.numbers = numbers
-        self._given = {
-            id(place.block): (place.offset, given)
-            for place, given in zip(recording.inputs, inputs, strict=True)
-        }
-        for place in recording.outputs:
-            if _is_open(place) and id(place.block) not in self._given:
-                made = self.gpu.buffer(place.block.length, "tensors")
-                self._given[id(place.block)] = (0, made)
-        self.used = tuple(given for _, given in self._given.values())
-        self.places = tuple(self._given)  # of `used`, in the same order in every run
-
-    def __call__(self, buffer: Buffer) -> Buffer:
-        found = self._given.get(id(buffer.block))
-        if found is None:
-            return buffer
-        start, new = found
-        if buffer.offset == start and buffer.size == new.size:
-            return new
-        return new.slice(buffer.offset - start, buffer.size)
-
-    def value(self, slot: NumberSlot) -> bytes:
-        return slot.holding(self.numbers[slot.number])
+def modelled_seconds(kernel: Launch, info: DeviceInfo) -> float:
+    """The time of a kernel on an Apple GPU by the device's rates; 0 if it is not known."""
+    work = kernel.command.work
+    if work is None or work.part or info.cuda is not None or not info.simd_hardware:
+        return 0.0
+    moved = work.nbytes / info.memory_rate if info.memory_rate else 0.0
+    return max(moved, work.operations / info.arithmetic_rate if info.arithmetic_rate else 0.0)
 
 
-def _is_open(buffer: Buffer) -> bool:
-    """Whether a buffer is a placeholder without memory."""
-    return buffer.block.handle is None
+def _bounded(kernels: Sequence[Launch], info: DeviceInfo) -> list[list[Launch]]:
+    """Runs of kernels that indirect command buffers hold, and that do not keep a GPU for long."""
+    runs: list[list[Launch]] = [[]]
+    seconds = 0.0
+    for kernel in kernels:
+        seconds += modelled_seconds(kernel, info)
+        if runs[-1] and (len(runs[-1]) == MAX_COMMANDS or seconds > MAX_SECONDS):
+            runs.append([])
+            seconds = modelled_seconds(kernel, info)
+        runs[-1].append(kernel)
+    return runs
 
 
-def _is_foreign(command: Command) -> bool:
-    """Whether a command cannot be part of an indirect command buffer: MPS encodes it, or its report
+def _is_far(memory: Iterable[Buffer | None]) -> bool:
+    """Whether indirect commands could not say where a buffer ends."""
+    return any(
+        buffer is not None and buffer.offset + buffer.size > OFFSET_LIMIT for buffer in memory
+    )
+
+
+def _encodes_itself(step: Step) -> bool:
+    """Whether a step cannot be part of an indirect command buffer: MPS encodes it, or its report
     must be checked afterwards."""
-    return isinstance(command, Encoded) or command.check is not None
-
-
-def _changed(
-    command: Command, buffer: Callable[[Buffer], Buffer], slot: Callable[[NumberSlot], bytes]
-) -> Command:
-    """The command with other buffers and numbers."""
-    if isinstance(command, Encoded):
-        return replace(command, buffers=tuple(map(buffer, command.buffers)))
-    arguments: list[Argument] = []
-    for argument in command.arguments:
-        if isinstance(argument, Buffer):
-            arguments.append(buffer(argument))
-        else:
-            arguments.append(slot(argument) if isinstance(argument, NumberSlot) else argument)
-    return replace(command, arguments=tuple(arguments))
+    return not isinstance(step, Launch) or step.check is not None
 
 
 class Single:
-    """A command that is encoded again in each run: a foreign one, or one of few between those."""
+    """A step that is encoded again in each run: a foreign one, or one of few between those."""
 
-    def __init__(self, command: Command) -> None:
-        self.command = command
-        self.open: list[tuple[int, Buffer]] = []  # arguments that are bound in each run
-        self.numbers: list[tuple[int, NumberSlot]] = []
-        if isinstance(command, Dispatch):
-            command.label, command.sizes  # noqa: B018 - computed once for all runs
-            for i, argument in enumerate(command.arguments):
-                if isinstance(argument, Buffer) and _is_open(argument):
-                    self.open.append((i, argument))
-                elif isinstance(argument, NumberSlot):
-                    self.numbers.append((i, argument))
+    def __init__(self, step: Step) -> None:
+        assert not isinstance(step, HostStep)
+        self.step: Launch | Foreign = step
 
-    def run(self, binding: _Binding) -> None:
-        """Encode the command with the inputs of this call."""
-        command = self.command
-        if isinstance(command, Encoded):
-            command = _changed(command, binding, binding.value)
-        else:
-            arguments = [*command.arguments]
-            for i, buffer in self.open:
-                arguments[i] = binding(buffer)
-            for i, slot in self.numbers:
-                arguments[i] = binding.value(slot)
-            command = command.with_arguments(tuple(arguments))
-        binding.gpu.queue.run(command)
+    def run(self, gpu: Context, memory: running.Memory, numbers: running.Numbers) -> None:
+        """Encode the step with the memory of this run."""
+        with gpu.queue.encoding():
+            running.encode(gpu, self.step, memory, numbers)
 
 
 class Listed:
-    """Kernels as an indirect command buffer, which must not change while the device executes it.
+    """Kernels as an indirect command buffer, or as a packed list.
 
-    Two copies take turns, so that a run can be encoded while the previous one executes.
+    An indirect command buffer must not change while the device executes it: two copies take turns,
+    so that a run can be encoded while the previous one executes.
     """
 
-    def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
-        self.commands = commands
-        self.counts = Counter(command.label for command in commands)
+    def __init__(
+        self,
+        gpu: Context,
+        kernels: Sequence[Launch],
+        commands: CommandList,
+        fixed: running.Memory,
+        indirect: bool,
+    ) -> None:
+        self.kernels = kernels
+        self.fixed = fixed
+        # Memory of a run's own, in place of which hazards are looked for.
+        self.places = [
+            Buffer(Block(None, 0, slot.nbytes), 0, slot.nbytes, gpu.queue)
+            if known is None
+            else known
+            for slot, known in zip(commands.slots, fixed, strict=True)
+        ]
+        self.seconds = sum(modelled_seconds(kernel, gpu.info) for kernel in kernels)
+        self.counts = Counter(kernel.command.label for kernel in kernels)
+        slots = dict.fromkeys(place[1] for kernel in kernels for place in kernel.places)
+        written = {slot for kernel in kernels for slot in kernel.writes}
+        self.own = [slot for slot in slots if fixed[slot] is None]
+        self.written_own = [slot for slot in self.own if slot in written]
         # Reads of captured memory must wait for these kernels, too.
-        bound = [b for command in commands for b in command.buffers if not _is_open(b)]
-        self.bound = tuple({id(buffer.block): buffer for buffer in bound}.values())
-        self.lists = [_List(gpu, commands)]
-        self.written = {id(b.block) for command in commands for b in command.written}
-        self.written_at: frozenset[int] | None = None  # indices of what a run writes
-        self.captured = _Resources(self.bound, self.written)
+        bound = {id(b.block): b for slot in slots if (b := fixed[slot]) is not None}
+        changed = {id(b.block) for slot in written if (b := fixed[slot]) is not None}
+        self.bound = tuple(bound.values())
+        count = len(self.own)
+        self.written_at = frozenset(
+            [i for i, slot in enumerate(self.own) if slot in written]
+            + [count + i for i, block in enumerate(bound) if block in changed]
+        )
+        self.changed = changed
+        self.indirect = indirect
+        self.lists: list[_Indirect | _Packed] = [self._new(gpu)]
 
-    def run(self, binding: _Binding) -> None:
-        """Bind the inputs of this call and execute the list."""
-        queue = binding.gpu.queue
-        if queue.observed:  # the profiler and the checker need single commands
-            for command in self.commands:
-                queue.run(_changed(command, binding, binding.value))
+    def _new(self, gpu: Context) -> _Indirect | _Packed:
+        return _Indirect(gpu, self) if self.indirect else _Packed(self)
+
+    def run(self, gpu: Context, memory: running.Memory, numbers: running.Numbers) -> None:
+        """Bind the memory of this run and execute the list."""
+        queue = gpu.queue
+        # The profiler and the checker need single commands.
+        far = self.indirect and _is_far(memory[slot] for slot in self.own)
+        if queue.observed or far:
+            for kernel in self.kernels:
+                Single(kernel).run(gpu, memory, numbers)
             return
-        chosen = self._at_rest(binding.gpu)
-        chosen.bind(binding)
-        used = (*binding.used, *self.bound, chosen.constants)
-        if self.written_at is None:
-            blocks = (*binding.places, *(id(buffer.block) for buffer in self.bound))
-            self.written_at = frozenset(i for i, b in enumerate(blocks) if b in self.written)
+        chosen = self._at_rest(gpu)
+        chosen.bind(memory, numbers)
+        buffers = [buffer for slot in self.own if (buffer := memory[slot]) is not None]
+        written = {id(b.block) for slot in self.written_own if (b := memory[slot]) is not None}
+        chosen.resources = _Resources(buffers, written)
         replay = Encoded(
-            "replay", used, chosen.execute, kernels=self.counts, written_at=self.written_at
+            "replay",
+            (*buffers, *self.bound, *chosen.constants),
+            chosen.execute,
+            kernels=self.counts,
+            written_at=self.written_at,
+            seconds=self.seconds,
         )
-        places = dict(zip(binding.places, binding.used, strict=True))
-        changing = _Resources(
-            places.values(), {id(places[p].block) for p in self.written & places.keys()}
-        )
-        chosen.resources = (self.captured, changing)
         chosen.ticket = queue.run(replay)
 
-    def _at_rest(self, gpu: Context) -> _List:
+    def accesses(self, kernel: Launch) -> list[Access]:
+        """What a kernel binds, with places of a run's own memory."""
+        return [
+            (place, self.places[slot] if part is None else part.of(self.places), writes)
+            for place, slot, part, writes in kernel.places
+        ]
+
+    def _at_rest(self, gpu: Context) -> _Indirect | _Packed:
         """A copy that the device is not executing."""
+        if not self.indirect:
+            return self.lists[0]
         completed = gpu.queue.completed()
         resting = [each for each in self.lists if each.ticket <= completed]
         if not resting and len(self.lists) < LISTS:
-            self.lists.append(_List(gpu, self.commands))
+            self.lists.append(self._new(gpu))
             resting = self.lists[-1:]
         if not resting:
             resting = [min(self.lists, key=lambda each: each.ticket)]
@@ -265,92 +272,161 @@ class _Resources:
         self.read = [handle for key, handle in blocks.items() if key not in written]
         self.written = [handle for key, handle in blocks.items() if key in written]
 
-    def announce(self, encoder: Any) -> None:
+    def announce(self, encoder: Any, others: _Resources) -> None:
+        """Tell an encoder of these and others, in few calls."""
         read, write = Metal.MTLResourceUsageRead, Metal.MTLResourceUsageWrite
-        if self.read:
-            encoder.useResources_count_usage_(self.read, len(self.read), read)
-        if self.written:
-            encoder.useResources_count_usage_(self.written, len(self.written), read | write)
+        reading, writing = self.read + others.read, self.written + others.written
+        if reading:
+            encoder.useResources_count_usage_(reading, len(reading), read)
+        if writing:
+            encoder.useResources_count_usage_(writing, len(writing), read | write)
 
 
-class _List:
-    """An indirect command buffer, and what was last bound to its placeholders."""
+class _Bindings(ABC):
+    """Where the memory and the numbers of a run belong, and what was last bound there."""
 
-    def __init__(self, gpu: Context, commands: list[Dispatch]) -> None:
-        self.commands = commands  # keeps their memory alive until the device is done
-        self.constants = gpu.host_buffer(_constants_size(commands), "replay")
-        self.list = _new_list(gpu, commands)
-        self.slots: list[tuple[int, NumberSlot]] = []  # (offset in the constants, slot)
-        self.open: list[tuple[Any, int, Buffer]] = []  # (command, argument index, recorded buffer)
-        self.bound: list[tuple[Any, int] | None] = []  # handle and offset bound in the last run
+    def __init__(self) -> None:
+        self.numbers: list[tuple[int, NumberSlot]] = []  # (place of the bytes, number)
+        # (command or place in a list, index, slot, part)
+        self.open: list[tuple[Any, int, int, Part | None]] = []
+        self.bound: dict[int, tuple[Any, int]] = {}  # handle and offset bound in the last run
+        self.resources = _Resources((), set())  # of the next execution alone
+        self.constants: tuple[Buffer, ...] = ()  # memory of its own
         self.ticket = 0
-        self.resources: tuple[_Resources, ...] = ()  # of the next execution
-        self.own = _Resources([self.constants], set())
-        with autorelease_pool():
-            self._fill()
 
-    def _fill(self) -> None:
-        """Encode what never changes."""
-        memory = self.constants.unsynchronised()
-        hazards, offset = Hazards(), 0
-        for index, command in enumerate(self.commands):
-            slot = self.list.indirectComputeCommandAtIndex_(index)
-            slot.setComputePipelineState_(command.pipeline.state)
-            for place, argument in enumerate(command.arguments):
-                if isinstance(argument, Buffer):
-                    if _is_open(argument):
-                        self.open.append((slot, place, argument))
-                    else:
-                        _bind(slot, argument, place)
-                elif argument is not None:
-                    memory[offset : offset + len(argument)] = np.frombuffer(argument, np.uint8)
-                    _bind(slot, self.constants.slice(offset, len(argument)), place)
-                    if isinstance(argument, NumberSlot):
-                        self.slots.append((offset, argument))
-                    offset += _aligned(len(argument))
-            for place, length in enumerate(command.threadgroup_memory):
-                slot.setThreadgroupMemoryLength_atIndex_(length, place)
-            slot.concurrentDispatchThreads_threadsPerThreadgroup_(*command.sizes)
-            if hazards.admit(command.accesses):
-                slot.setBarrier()
-        self.bound = [None] * len(self.open)
-
-    def bind(self, binding: _Binding) -> None:
+    def bind(self, memory: running.Memory, numbers: running.Numbers) -> None:
         """Bind what has changed since the last run."""
-        for i, (slot, place, recorded) in enumerate(self.open):
-            buffer = binding(recorded)
+        for i, (command, place, slot, part) in enumerate(self.open):
+            whole = memory[slot]
+            assert whole is not None
+            buffer = whole if part is None else part.of(memory)
             where = (buffer.block.handle, buffer.offset)
-            if where != self.bound[i]:
-                _bind(slot, buffer, place)
+            if where != self.bound.get(i):
+                self._bind(command, buffer, place)
                 self.bound[i] = where
-        memory = self.constants.unsynchronised()
-        for offset, number in self.slots:
-            value = binding.value(number)
-            memory[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
+        for offset, number in self.numbers:
+            self._write(offset, numbers(number))
+
+    @abstractmethod
+    def _bind(self, command: Any, buffer: Buffer, place: int) -> None: ...
+
+    @abstractmethod
+    def _write(self, offset: int, value: bytes) -> None: ...
+
+    @abstractmethod
+    def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
+        """Encode the kernels into an MTLCommandBuffer."""
+
+
+class _Indirect(_Bindings):
+    """An indirect command buffer."""
+
+    def __init__(self, gpu: Context, listed: Listed) -> None:
+        super().__init__()
+        self.kernels = listed.kernels  # keeps their pipelines alive until the device is done
+        self.memory = gpu.host_buffer(_constants_size(listed.kernels), "replay")
+        self.constants = (self.memory,)
+        self.list = _new_list(gpu, listed.kernels)
+        self.captured = _Resources((*listed.bound, self.memory), listed.changed)
+        with autorelease_pool():
+            self._fill(listed)
+
+    def _fill(self, listed: Listed) -> None:
+        """Encode what never changes."""
+        hazards, offset = Hazards(), 0
+        for index, kernel in enumerate(listed.kernels):
+            command = self.list.indirectComputeCommandAtIndex_(index)
+            command.setComputePipelineState_(kernel.command.pipeline.state)
+            accesses = listed.accesses(kernel)
+            for (place, buffer, _), (_, slot, part, _) in zip(accesses, kernel.places, strict=True):
+                if listed.fixed[slot] is None:
+                    self.open.append((command, place, slot, part))
+                else:
+                    self._bind(command, buffer, place)
+            for place, value in (*kernel.values, *kernel.numbers):
+                if value is None:
+                    continue
+                self._write(offset, value)
+                self._bind(command, self.memory.slice(offset, len(value)), place)
+                if isinstance(value, NumberSlot):
+                    self.numbers.append((offset, value))
+                offset += _aligned(len(value))
+            for place, length in enumerate(kernel.command.threadgroup_memory):
+                command.setThreadgroupMemoryLength_atIndex_(length, place)
+            command.concurrentDispatchThreads_threadsPerThreadgroup_(*kernel.command.sizes)
+            if hazards.admit(accesses):
+                command.setBarrier()
+
+    def _bind(self, command: Any, buffer: Buffer, place: int) -> None:
+        command.setKernelBuffer_offset_atIndex_(buffer.block.handle, _offset(buffer), place)
+
+    def _write(self, offset: int, value: bytes) -> None:
+        memory = self.memory.unsynchronised()
+        memory[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        for each in (*self.resources, self.own):
-            each.announce(encoder)
-        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.commands)))
+        self.captured.announce(encoder, self.resources)
+        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.kernels)))
         encoder.endEncoding()
 
 
-def _bind(slot: Any, buffer: Buffer, place: int) -> None:
+class _Packed(_Bindings):
+    """A packed list, which is encoded in each run."""
+
+    def __init__(self, listed: Listed) -> None:
+        super().__init__()
+        packer, hazards = CommandPacker(), Hazards()
+        for kernel in listed.kernels:
+            accesses = listed.accesses(kernel)
+            if hazards.admit(accesses):
+                packer.barrier()
+            packer.pipeline(kernel.command.pipeline.state)
+            for (place, buffer, _), (_, slot, part, _) in zip(accesses, kernel.places, strict=True):
+                if listed.fixed[slot] is None:
+                    self.open.append((packer.open_buffer(place), place, slot, part))
+                else:
+                    packer.buffer(buffer.block.handle, _offset(buffer), place)
+            for place, value in (*kernel.values, *kernel.numbers):
+                if value is None:
+                    packer.buffer(None, 0, place)
+                    continue
+                offset = packer.value(value, place)
+                if isinstance(value, NumberSlot):
+                    self.numbers.append((offset, value))
+            for place, length in enumerate(kernel.command.threadgroup_memory):
+                packer.threadgroup_memory(length, place)
+            packer.dispatch(kernel.command.grid, kernel.command.group)
+        self.packed = packer.packed()
+
+    def _bind(self, command: Any, buffer: Buffer, place: int) -> None:
+        self.packed.bind(command, buffer.block.handle, _offset(buffer))
+
+    def _write(self, offset: int, value: bytes) -> None:
+        self.packed.write(offset, value)
+
+    def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
+        encoder = commands.computeCommandEncoderWithDispatchType_(Metal.MTLDispatchTypeConcurrent)
+        self.packed.encode(encoder)
+        encoder.endEncoding()
+
+
+def _offset(buffer: Buffer) -> int:
     # Metal refuses an offset at the very end, where an empty slice may start.
-    offset = buffer.offset if buffer.size else 0
-    slot.setKernelBuffer_offset_atIndex_(buffer.block.handle, offset, place)
+    return buffer.offset if buffer.size else 0
 
 
-def _new_list(gpu: Context, commands: Sequence[Dispatch]) -> Any:
+def _new_list(gpu: Context, kernels: Sequence[Launch]) -> Any:
     descriptor = Metal.MTLIndirectCommandBufferDescriptor.alloc().init()
     descriptor.setCommandTypes_(Metal.MTLIndirectCommandTypeConcurrentDispatchThreads)
     descriptor.setInheritBuffers_(False)
     descriptor.setInheritPipelineState_(False)
-    most = max(len(command.arguments) for command in commands)
+    most = max(1 + index for kernel in kernels for index in kernel.indices)
     descriptor.setMaxKernelBufferBindCount_(most)
+    scratch = max(len(kernel.command.threadgroup_memory) for kernel in kernels)
+    descriptor.setMaxKernelThreadgroupMemoryBindCount_(scratch)
     return gpu.device.newIndirectCommandBufferWithDescriptor_maxCommandCount_options_(
-        descriptor, len(commands), Metal.MTLResourceStorageModeShared
+        descriptor, len(kernels), Metal.MTLResourceStorageModeShared
     )
 
 
@@ -358,5 +434,6 @@ def _aligned(size: int) -> int:
     return -(-size // CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT
 
 
-def _constants_size(commands: Sequence[Dispatch]) -> int:
-    return sum(_aligned(len(x)) for c in commands for x in c.arguments if isinstance(x, bytes))
+def _constants_size(kernels: Sequence[Launch]) -> int:
+    values = (value for kernel in kernels for _, value in (*kernel.values, *kernel.numbers))
+    return sum(_aligned(len(value)) for value in values if value is not None)

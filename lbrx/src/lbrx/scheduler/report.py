@@ -30,20 +30,23 @@ CHARACTER = 6.5  # average width of a character of the plot's font
 WIDE_TABLE = 140  # columns of a terminal that all columns of the table fit
 
 
-def table(records: Sequence[Record], roofline: Roofline, width: int | None = None) -> str:
-    """One row for each kernel, variant and shapes, in order of decreasing time. A narrow terminal
-    gets shapes below the kernel's name, and fewer columns."""
+def table(
+    records: Sequence[Record], roofline: Roofline, width: int | None = None, note: str = ""
+) -> str:
+    """One row for each kernel, variant and shapes, in order of decreasing time, with a note below.
+    A narrow terminal gets shapes below the kernel's name, and fewer columns."""
     width = width or _terminal()
     wide = width >= WIDE_TABLE
     total = sum(record.time for record in records) or 1.0
     details = ("shapes", "chosen", "grid") if wide else ()
     more = ("delay", "bytes", "flop/B") if wide else ("bytes",)
     date = f", measured {roofline.date}" if roofline.date else ""
-    made = _table(_title(roofline) + date, ("kernel", *details), "runs", "time", "share", *more)
-    made.add_column("roofline", justify="right", no_wrap=True)
+    drawn = _table(_title(roofline) + date, ("kernel", *details), "runs", "time", "share", *more)
+    drawn.add_column("roofline", justify="right", no_wrap=True)
     groups = _grouped(records)
-    if any(_best(group).share(roofline) > 1 for group in groups):
-        made.caption = "Above 100% of the roofline: the data was in caches."
+    cached = any(_best(group).share(roofline) > 1 for group in groups)
+    notes = ["Above 100% of the roofline: the data was in caches."] if cached else []
+    drawn.caption = "\n".join([*notes, *([note] if note else [])]) or None
     for group in groups:
         best = _best(group)
         name = f"{best.kernel}:{best.variant}"
@@ -51,25 +54,25 @@ def table(records: Sequence[Record], roofline: Roofline, width: int | None = Non
         spent = sum(record.time for record in group)
         delay = _seconds(sum(record.delay for record in group) / len(group))
         nbytes, intensity = _count(best.nbytes, "B"), f"{best.intensity:.2f}"
-        made.add_row(
+        drawn.add_row(
             *((name, best.shapes, best.choice, grid) if wide else (_indented(name, best.shapes),)),
             *(str(len(group)), _seconds(spent), f"{spent / total:.0%}"),
             *((delay, nbytes, intensity) if wide else (nbytes,)),
             f"{best.share(roofline):.0%}",
         )
-    return _rendered(made, width)
+    return _rendered(drawn, width)
 
 
 def modelled_table(records: Sequence[Record], roofline: Roofline, width: int | None = None) -> str:
     """The best time that the table of chips allows, for each kernel."""
-    made = _table(_title(roofline), ("kernel",), "runs", "modelled time", "bound by")
+    drawn = _table(_title(roofline), ("kernel",), "runs", "modelled time", "bound by")
     for group in _grouped(records):
         first = group[0]
         time = sum(roofline.time(r.nbytes, r.operations) for r in group)
         bound = "arithmetic" if first.intensity > roofline.ridge else "memory"
         name = _indented(f"{first.kernel}:{first.variant}", first.shapes)
-        made.add_row(name, str(len(group)), _seconds(time), bound)
-    return _rendered(made, width or _terminal())
+        drawn.add_row(name, str(len(group)), _seconds(time), bound)
+    return _rendered(drawn, width or _terminal())
 
 
 def _title(roofline: Roofline) -> str:
@@ -115,12 +118,12 @@ def _indented(name: str, shapes: str) -> str:
 
 
 def _table(title: str, texts: Sequence[str], *numbers: str) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in texts:
-        made.add_column(column, overflow="fold")
+        drawn.add_column(column, overflow="fold")
     for column in numbers:
-        made.add_column(column, justify="right", no_wrap=True)
-    return made
+        drawn.add_column(column, justify="right", no_wrap=True)
+    return drawn
 
 
 def _rendered(made: Table, width: int) -> str:

@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.kernels.arrays import empty, whole_buffer
-from lbrx.kernels.calibrating import device_seconds
-from lbrx.kernels.registry import RUNNERS, Call
+from lbrx import stored_json
+from lbrx.arrays import dtype as dt
+from lbrx.kernels.arrays import whole_buffer
+from lbrx.kernels.registry import operation
 from lbrx.metal import Context, calibration_file
-from lbrx.ops import TABLE, Attributes, Spec
+from lbrx.metal.arrays import empty
+from lbrx.ops import Attributes, Spec
+from lbrx.scheduler.calibrating import device_seconds
 from lbrx.scheduler.report import save
+from lbrx.scheduler.running import ready
 
 if TYPE_CHECKING:
     from lbrx.scheduler.profiler import Record
 
 VERSION = 2
-COPIED = (1 << 24,)  # floats: larger than caches
-SQUARE = (1024, 1024)
+# By whether the device is a GPU: a large one needs more than its caches hold, and work for
+# 80 cores.
+COPIED = (1 << 24,), (1 << 28,)  # floats
+SQUARE = (1024, 1024), (4096, 4096)
 REPEATS = 5
 ENOUGH = 1 / 8  # share of the measured product that a record needs to show the peak
 
@@ -67,9 +72,12 @@ def measured_again(
     """A new measurement, cached as the best of it, what is known, and what records reached: what
     is measured on a busy device is too low. Small records may come from caches, and do not count.
     """
-    nbytes, operations = 2 * 4 * COPIED[0], 2.0 * SQUARE[0] ** 3
-    bandwidths = [nbytes / _best(gpu, "negative", [COPIED], {})]
-    peaks = [operations / _best(gpu, "matmul", [SQUARE, SQUARE], {"activation": None})]
+    large = not gpu.info.soft or gpu.info.cuda is not None
+    copied = (min(COPIED[large][0], gpu.info.memory_limit // 64),)
+    square = SQUARE[large]
+    nbytes, operations = 2 * 4 * copied[0], 2.0 * square[0] ** 3
+    bandwidths = [nbytes / _best(gpu, "negative", [copied], {})]
+    peaks = [operations / _best(gpu, "matmul", [square, square], {"activation": None})]
     if known is not None:
         bandwidths.append(known.bandwidth)
         peaks.append(known.peak)
@@ -79,12 +87,12 @@ def measured_again(
     peaks += [record.operations / record.time for record in timed if record.operations >= enough]
     bandwidth, peak = max(bandwidths), max(peaks)
     date = datetime.now().astimezone().isoformat(" ", "minutes")
-    found = Roofline(gpu.info.name, bandwidth, peak, date)
+    roofline = Roofline(gpu.info.name, bandwidth, peak, date)
     path = _path(gpu.info.name)
     with contextlib.suppress(OSError):  # without a cache it is measured the next time
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(path, json.dumps({"version": VERSION, **asdict(found)}))
-    return found
+        save(path, json.dumps({"version": VERSION, **asdict(roofline)}))
+    return roofline
 
 
 def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: Attributes) -> float:
@@ -95,10 +103,7 @@ def _best(gpu: Context, name: str, shapes: list[tuple[int, ...]], attributes: At
         array = empty(gpu, spec)
         gpu.write(whole_buffer(array), np.ones(spec.shape, np.float32))
         inputs.append(array)
-    op = TABLE[name]
-    outputs = op.infer(specs, attributes)
-    call = Call(gpu, op, tuple(inputs), attributes, outputs)
-    return device_seconds(gpu, lambda: RUNNERS[name](call), REPEATS)
+    return device_seconds(ready(gpu, operation(name, inputs, attributes)), REPEATS)
 
 
 def _path(device: str) -> Path:
@@ -108,7 +113,7 @@ def _path(device: str) -> Path:
 def _read(path: Path, device: str) -> Roofline | None:
     """The cached measurement; None if the file is missing, old or not valid."""
     try:
-        content = json.loads(path.read_text())
+        content = stored_json.parsed(path.read_text())
         if content.pop("version") != VERSION or content["device"] != device:
             return None
         bandwidth, peak = float(content["bandwidth"]), float(content["peak"])

@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.arrays.storage.cpu import copied
+from lbrx.command_lists.builder import Builder
 from lbrx.errors import SettingError
 from lbrx.kernels import choices
-from lbrx.kernels.arrays import imported
-from lbrx.kernels.registry import FAMILIES, RUNNERS, Call, KernelFamily, Sample, forced
+from lbrx.kernels.registry import FAMILIES, Describe, KernelFamily, Sample, forced, operation
 from lbrx.metal import Context
+from lbrx.metal.arrays import imported
 from lbrx.ops import TABLE, Role
-from lbrx.storage import Array
-from lbrx.storage.cpu import copied
+from lbrx.scheduler.running import ReadyList, ready
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 SLICE = 10e-3  # minimum seconds per measurement, reached by repeats
 HOPELESS = 5  # a variant this many times slower than the best is dropped,
-COMPILED = 2.0  # seconds; a longer first call is not due to compilation alone
 COSTLY = 0.1  # if it took at least this many seconds
 
 
@@ -48,31 +49,33 @@ def tune(
     """
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
-        raise SettingError(f"no family {unknown[0]!r}: it is one of {', '.join(sorted(FAMILIES))}")
-    return _tuned(gpu, families or sorted(FAMILIES), QUICK_ROUNDS if quick else ROUNDS)
+        raise SettingError(
+            f"no family {unknown[0]!r}: it is one of {', '.join(sorted(FAMILIES.whole()))}"
+        )
+    return _tuned(gpu, families or sorted(FAMILIES.whole()), QUICK_ROUNDS if quick else ROUNDS)
 
 
 def _tuned(gpu: Context, families: Sequence[str], rounds: int) -> Iterator[Sequence[TunedChoice]]:
     device = gpu.info.name
-    found = dict(choices.read(device))
+    variants = dict(choices.read(device))
     for name in families:
         for sample in FAMILIES[name].samples:
             rows = measured(gpu, FAMILIES[name], sample, rounds)
             for row in rows:
                 if row.chosen:
-                    found[row.family, row.shape_class] = row.variant
+                    variants[row.family, row.shape_class] = row.variant
                     FAMILIES[name].prefer(row.variant, device, row.shape_class)
             yield rows
-    choices.write(device, found)
+    choices.write(device, variants)
 
 
 def measured(
     gpu: Context, family: KernelFamily[Any], sample: Sample, rounds: int
 ) -> list[TunedChoice]:
     """The times of one sample; empty if only one variant supports it."""
-    call = prepared(gpu, sample)
+    describe = prepared(gpu, sample)
     with observed(family) as problems:
-        _seconds(gpu, call)
+        ready(gpu, describe)
     able = [
         variant.name
         for variant in family.variants.values()
@@ -80,7 +83,7 @@ def measured(
     ]
     if not able:
         return []
-    times = _times(gpu, family.name, call, able, rounds)
+    times = _times(gpu, family.name, describe, able, rounds)
     quickest = min(times, key=times.__getitem__)
     classes = sorted({problem.shape_class for problem in problems})
     return [
@@ -91,31 +94,32 @@ def measured(
 
 
 def _times(
-    gpu: Context, family: str, call: Call, variants: Iterable[str], rounds: int
+    gpu: Context, family: str, describe: Describe, variants: Iterable[str], rounds: int
 ) -> Mapping[str, float]:
     """The best time of each variant. Variants take turns, so that load affects all equally."""
     best: dict[str, float] = {}
+    lists: dict[str, ReadyList] = {}
     for variant in variants:
         with forced(**{family: variant}):
-            first = _seconds(gpu, call)  # compiles it
-            hopeless = best and first > max(HOPELESS * min(best.values()), COMPILED)
-            best[variant] = first if hopeless else _seconds(gpu, call)
+            lists[variant] = ready(gpu, describe)
+        first = _seconds(lists[variant])  # in memory that nothing has touched yet
+        hopeless = best and first > max(HOPELESS * min(best.values()), COSTLY)
+        best[variant] = first if hopeless else _seconds(lists[variant])
     for _ in range(rounds):
         for variant, known in list(best.items()):
             if known > max(HOPELESS * min(best.values()), COSTLY):
                 continue
             repeats = max(1, round(SLICE / max(known, 1e-6)))
-            with forced(**{family: variant}):
-                best[variant] = min(known, _seconds(gpu, call, repeats))
+            best[variant] = min(known, _seconds(lists[variant], repeats))
     return best
 
 
-def _seconds(gpu: Context, call: Call, repeats: int = 1) -> float:
-    gpu.queue.wait()
+def _seconds(commands: ReadyList, repeats: int = 1) -> float:
+    commands.gpu.queue.wait()
     start = time.perf_counter()
     for _ in range(repeats):
-        RUNNERS[call.op.name](call)
-    gpu.queue.wait()
+        commands.run()
+    commands.gpu.queue.wait()
     return (time.perf_counter() - start) / repeats
 
 
@@ -125,9 +129,9 @@ def observed(family: KernelFamily[Any]) -> Iterator[list[Any]]:
     problems: list[Any] = []
     run = family.run
 
-    def noted(gpu: Context, problem: Any, *operands: Any, as_for: Any = None) -> None:
+    def noted(b: Builder, problem: Any, *operands: Any, op: str = "", as_for: Any = None) -> None:
         problems.append(problem)
-        run(gpu, problem, *operands, as_for=as_for)
+        run(b, problem, *operands, op=op, as_for=as_for)
 
     family.run = noted  # type: ignore[method-assign]
     try:
@@ -136,16 +140,14 @@ def observed(family: KernelFamily[Any]) -> Iterator[list[Any]]:
         del family.run
 
 
-def prepared(gpu: Context, sample: Sample) -> Call:
-    """The operation with operands on the device."""
+def prepared(gpu: Context, sample: Sample) -> Describe:
+    """What adds the operation to a plan, with operands on the device."""
     op = TABLE[sample.op]
-    attributes = op.bind(sample.attributes)
     rng = np.random.default_rng(0)
     inputs: list[Array] = []
     for spec, role in zip(sample.specs, op.roles(len(sample.specs)), strict=True):
         inputs.append(imported(gpu, copied(_values(rng, spec.shape, spec.dtype, role), spec.dtype)))
-    outputs = op.infer(sample.specs, attributes)
-    return Call(gpu, op, tuple(inputs), attributes, outputs)
+    return operation(op.name, inputs, sample.attributes)
 
 
 def _values(rng: np.random.Generator, shape: Sequence[int], dtype: Dtype, role: Role) -> Any:

@@ -1,45 +1,16 @@
 // Attention: softmax(query @ key.T * scale + mask) @ value, with one block of scores at a time.
 // For safe math: hidden keys have the score -infinity, and NaN must be kept.
 #pragma once
+#include "records/attention.h"
 #include <metal_stdlib>
 using namespace metal;
 
-// Features of queries and keys, and of values and results: constants for the head sizes that models
-// use, so that loops have a known length. 0 means that the record has them.
-constant uint DEPTH [[function_constant(0)]];
-constant uint VALUE_DEPTH [[function_constant(1)]];
-// Whether scores are soft-capped: cap * tanh(score / cap).
-constant bool CAPPED [[function_constant(3)]];
-
-// Offsets and strides of rows in elements. The last axis is contiguous.
-struct Rows {
-  long start, batch, head, row;
-};
-
-inline long row_at(constant Rows& rows, uint b, uint h, uint i) {
+inline long row_at(constant PlacesRecord& rows, uint b, uint h, uint i) {
   return rows.start + b * rows.batch + h * rows.head + i * rows.row;
 }
 
-struct Attention {
-  Rows query, key, value, mask;
-  long mask_key;  // from one key to the next; 0 where the mask is the same for all
-  uint heads;
-  uint group;     // query heads that share a key head
-  uint queries;
-  uint keys;
-  uint depth;
-  uint value_depth;
-  uint has_mask;
-  uint has_lengths;
-  uint causal;
-  uint window;    // 0 for none
-  uint chunks;    // of keys, whose partial results attention_merge merges
-  float scale;
-  float cap;
-};
-
-inline uint depth_of(constant Attention& a) { return DEPTH ? DEPTH : a.depth; }
-inline uint value_depth_of(constant Attention& a) {
+inline uint depth_of(constant AttentionRecord& a) { return DEPTH ? DEPTH : a.depth; }
+inline uint value_depth_of(constant AttentionRecord& a) {
   return VALUE_DEPTH ? VALUE_DEPTH : a.value_depth;
 }
 
@@ -48,11 +19,11 @@ struct Seen {
   int first, last;
 };
 
-inline uint valid_keys(Attention a, device const int* lengths, uint b) {
+inline uint valid_keys(AttentionRecord a, device const int* lengths, uint b) {
   return a.has_lengths ? uint(clamp(lengths[b], 0, int(a.keys))) : a.keys;
 }
 
-inline Seen seen_by(Attention a, uint valid, uint i) {
+inline Seen seen_by(AttentionRecord a, uint valid, uint i) {
   const int own = int(valid) - int(a.queries) + int(i);
   Seen seen;
   seen.last = a.causal ? max(min(own + 1, int(valid)), 0) : int(valid);
@@ -76,16 +47,16 @@ inline float feature(device const uchar* row, uint d) {
   return scale_of(block) * float(char(block[2 + d % BLOCK]));
 }
 
-inline float mask_at(constant Attention& a, device const float* mask, long row, uint j) {
+inline float mask_at(constant AttentionRecord& a, device const float* mask, long row, uint j) {
   return a.has_mask ? mask[row + j * a.mask_key] : 0.0f;
 }
 
-inline float bent(constant Attention& a, float score) {
+inline float bent(constant AttentionRecord& a, float score) {
   return CAPPED ? a.cap * tanh(score / a.cap) : score;
 }
 
 // The score of a query and a key: their scaled product plus the mask.
-inline float scored(constant Attention& a, float product, float added) {
+inline float scored(constant AttentionRecord& a, float product, float added) {
   return CAPPED ? bent(a, product * a.scale) + added : fma(product, a.scale, added);
 }
 
@@ -93,6 +64,20 @@ inline float scored(constant Attention& a, float product, float added) {
 inline float pivot(float peak) { return peak == -INFINITY ? 0.0f : peak; }
 
 inline float divided(float sum, float total) { return total == 0.0f ? 0.0f : sum / total; }
+
+// A head's sink, which is stored behind the mask: a score without a value. It only adds to the total,
+// which has weights relative to the maximum `peak`; for scores in powers of two also the sink is one.
+inline float sink_of(constant AttentionRecord& a, device const float* mask, uint head) {
+  return mask[a.sinks + head];
+}
+inline float with_sink(constant AttentionRecord& a, device const float* mask, uint head, float peak,
+                       float total) {
+  return a.has_sinks ? total + exp(sink_of(a, mask, head) - pivot(peak)) : total;
+}
+inline float with_sink_of_two(constant AttentionRecord& a, device const float* mask, uint head,
+                              float peak, float total) {
+  return a.has_sinks ? total + exp2(sink_of(a, mask, head) * 1.44269504f - pivot(peak)) : total;
+}
 
 // ---- plain: one thread per query and group of features of its result; any depth ----
 
@@ -103,7 +88,7 @@ kernel void attention_plain(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], uint3 at [[thread_position_in_grid]]) {
+    constant AttentionRecord& a [[buffer(6)]], uint3 at [[thread_position_in_grid]]) {
   const uint i = at.x, b = at.y / a.heads, h = at.y % a.heads, d0 = at.z * PLAIN_VALUES;
   const uint depth = depth_of(a), value_depth = value_depth_of(a);
   const uint values = min(PLAIN_VALUES, value_depth - d0);
@@ -125,12 +110,13 @@ kernel void attention_plain(
     device const KV* v = value + row_at(a.value, b, h / a.group, j);
     for (uint d = 0; d < values; d++) sum[d] = fma(sum[d], shrink, weight * feature(v, d0 + d));
   }
+  total = with_sink(a, mask, h, peak, total);
   device T* o = out + (long(at.y) * a.queries + i) * value_depth + d0;
   for (uint d = 0; d < values; d++) o[d] = T(divided(sum[d], total));
 }
 
 // Where the partial result of a chunk is written, with its maximum score and sum of weights.
-inline ulong share_at(constant Attention& a, uint b, uint h, uint i, uint chunk) {
+inline ulong share_at(constant AttentionRecord& a, uint b, uint h, uint i, uint chunk) {
   return ((ulong(b) * a.heads + h) * a.queries + i) * a.chunks + chunk;
 }
 
@@ -141,7 +127,8 @@ constant constexpr uint MERGE_VALUES = 16;
 template <typename T>
 kernel void attention_merge(device const float* shares [[buffer(0)]],
                             device const float2* marks [[buffer(1)]], device T* out [[buffer(2)]],
-                            constant Attention& a [[buffer(3)]],
+                            constant AttentionRecord& a [[buffer(3)]],
+                            device const float* mask [[buffer(4)]],
                             uint2 at [[thread_position_in_grid]]) {
   const ulong row = at.y;
   const uint value_depth = value_depth_of(a);
@@ -156,6 +143,7 @@ kernel void attention_merge(device const float* shares [[buffer(0)]],
     device const float* share = shares + (row * a.chunks + c) * value_depth + d0;
     for (uint d = 0; d < count; d++) sum[d] = fma(share[d], weight, sum[d]);
   }
+  total = with_sink(a, mask, uint(row / a.queries % a.heads), peak, total);
   device T* o = out + row * value_depth + d0;
   for (uint d = 0; d < count; d++) o[d] = T(divided(sum[d], total));
 }

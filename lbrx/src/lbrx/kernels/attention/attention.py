@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
-from lbrx.kernels.matmul_tiles import COPIED, has_tensor_cores
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Bool, Constants, Float, Long, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import kernel_name, size_class, whole_buffer
+from lbrx.kernels.costs import EMULATED
+from lbrx.kernels.matmul.matmul_tiles import COPIED, has_tensor_cores
+from lbrx.kernels.movement import movement
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
-from lbrx.metal.commands import recorder
+from lbrx.metal import Buffer, DeviceInfo
+from lbrx.metal.library import PipelineRequest
 from lbrx.ops import Spec
 from lbrx.ops.attention import check_lengths
-from lbrx.storage import Array, CpuStorage
 
 USUAL = 16  # head sizes that are multiples of this have specialised kernels
 ABSENT = bytes(4)  # bound instead of a missing mask or missing lengths
@@ -48,6 +53,61 @@ GROUPED_LONG = 512  # keys of a chunk, from which on two threadgroups of a core 
 GROUPED_ALONE = 128 << 10  # bytes of keys and values for which a second kernel is not worth it
 SOME_CORES = 32  # of GPUs that do not say how many they have
 MERGE_VALUES = 16  # features of a result that one thread merges
+
+
+class PlacesRecord(Record, header="attention"):
+    """Offsets and strides of rows in elements. The last axis is contiguous."""
+
+    start: Long
+    batch: Long
+    head: Long
+    row: Long
+
+
+class AttentionRecord(Record, header="attention"):
+    query: PlacesRecord
+    key: PlacesRecord
+    value: PlacesRecord
+    mask: PlacesRecord
+    mask_key: Long  # from one key to the next; 0 where the mask is the same for all
+    heads: UInt
+    group: UInt  # query heads that share a key head
+    queries: UInt
+    keys: UInt
+    depth: UInt
+    value_depth: UInt
+    has_mask: UInt
+    has_lengths: UInt
+    has_sinks: UInt
+    sinks: UInt  # where those of heads begin among the numbers of the mask
+    causal: UInt
+    window: UInt  # 0 for none
+    chunks: UInt  # of keys, whose partial results attention_merge merges
+    scale: Float
+    cap: Float
+
+
+class AttentionConstants(Constants, header="attention"):
+    """Features of queries and keys, and of values and results: constants for the head sizes that
+    models use, so that loops have a known length. 0 means that the record has them.
+    """
+
+    DEPTH: UInt = 0
+    VALUE_DEPTH: UInt = 0
+    CAPPED: Bool = False  # whether scores are cap * tanh(score / cap)
+
+
+class SerialConstants(AttentionConstants, header="attention_serial"):
+    VECTORS: UInt = 1  # of queries in a block
+
+
+class FlashConstants(AttentionConstants, header="attention_flash"):
+    ALIGNED: Bool  # rows begin at multiples of 16 bytes
+    MASKED: Bool
+
+
+class DecodeConstants(AttentionConstants, header="attention_simd"):
+    SPLIT: UInt  # keys in a chunk
 
 
 @dataclass(frozen=True)
@@ -90,13 +150,22 @@ class AttentionOperands:
     value: Array
     mask: Array | None
     lengths: Array | None
+    sinks: Array | None  # in the memory of the mask, if there is one
     out: Array
 
     def arguments(self, problem: AttentionProblem, chunks: int = 1) -> list[Buffer | bytes]:
         """In the order of the kernels' parameters."""
-        arrays = (self.query, self.key, self.value, self.mask, self.lengths, self.out)
-        buffers = [ABSENT if x is None else whole_buffer(x) for x in arrays]
-        return [*buffers, self.record(problem, chunks)]
+        arrays = (self.query, self.key, self.value)
+        buffers = [whole_buffer(x) for x in arrays]
+        lengths = ABSENT if self.lengths is None else whole_buffer(self.lengths)
+        record = self.record(problem, chunks)
+        return [*buffers, self.scores, lengths, whole_buffer(self.out), record]
+
+    @property
+    def scores(self) -> Buffer | bytes:
+        """The mask and the sinks."""
+        added = self.sinks if self.mask is None else self.mask
+        return ABSENT if added is None else whole_buffer(added)
 
     @property
     def aligned(self) -> bool:
@@ -107,19 +176,40 @@ class AttentionOperands:
             for stride in (array.layout.offset, *array.layout.strides[:-1])
         ) and all(whole_buffer(x).offset % COPIED == 0 for x in (self.query, self.key, self.value))
 
-    def record(self, problem: AttentionProblem, chunks: int) -> bytes:
-        """`Attention` of `attention.h`."""
-        places: list[int] = []
-        for array in (self.query, self.key, self.value):
-            places += [array.layout.offset, *array.layout.strides[:-1]]
-        mask = self.mask
-        places += [0] * 5 if mask is None else [mask.layout.offset, *mask.layout.strides]
-        counts = (
-            *(problem.heads, problem.heads // problem.kv_heads, problem.queries, problem.keys),
-            *(problem.depth, problem.value_depth, mask is not None, self.lengths is not None),
-            *(problem.causal, problem.window, chunks),
+    def record(self, problem: AttentionProblem, chunks: int) -> AttentionRecord:
+        """What kernels read for so many chunks of keys."""
+        query, key, value, mask = (
+            _places(array) for array in (self.query, self.key, self.value, self.mask)
         )
-        return struct.pack("17q11I2f4x", *places, *counts, problem.scale, problem.cap)
+        return AttentionRecord(
+            query=query,
+            key=key,
+            value=value,
+            mask=mask,
+            mask_key=0 if self.mask is None else self.mask.layout.strides[-1],
+            heads=problem.heads,
+            group=problem.heads // problem.kv_heads,
+            queries=problem.queries,
+            keys=problem.keys,
+            depth=problem.depth,
+            value_depth=problem.value_depth,
+            has_mask=self.mask is not None,
+            has_lengths=self.lengths is not None,
+            has_sinks=self.sinks is not None,
+            sinks=0 if self.sinks is None else self.sinks.layout.offset,
+            causal=problem.causal,
+            window=problem.window,
+            chunks=chunks,
+            scale=problem.scale,
+            cap=problem.cap,
+        )
+
+
+def _places(array: Array | None) -> PlacesRecord:
+    if array is None:
+        return PlacesRecord(start=0, batch=0, head=0, row=0)
+    batch, head, row, _ = array.layout.strides
+    return PlacesRecord(start=array.layout.offset, batch=batch, head=head, row=row)
 
 
 family: KernelFamily[AttentionProblem] = KernelFamily("attention")
@@ -128,7 +218,7 @@ family: KernelFamily[AttentionProblem] = KernelFamily("attention")
 @computes("attention")
 def run(call: Call) -> tuple[Array, ...]:
     """Attention with keys and values of one floating-point dtype."""
-    query, key, value = _typed(call.gpu, *(x for x in call.inputs[:3] if x is not None))
+    query, key, value = _typed(call.builder, *(x for x in call.inputs[:3] if x is not None))
     return _run(call, query, key, value, key.dtype.name)
 
 
@@ -137,7 +227,7 @@ def run_quantized(call: Call) -> tuple[Array, ...]:
     """Attention with quantized keys and values, which are arrays of bytes."""
     query, key, value = (x for x in call.inputs[:3] if x is not None)
     if query.dtype is not dt.float16:
-        query = elementwise.cast(call.gpu, query, dt.float32)
+        query = layouts.cast(call.builder, query, dt.float32)
     return _run(call, query, key, value, call.attributes["scheme"])
 
 
@@ -145,13 +235,13 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
     """Bring the operands into the form that kernels take, with as few copies as possible."""
     (spec,) = call.outputs
     *_, heads, queries, value_depth = spec.shape
-    mask, lengths = [*call.inputs[3:], None, None][:2]
+    mask, lengths, sinks = [*call.inputs[3:], None, None, None][:3]
     depth = query.layout.shape[-1]
     kv_heads, keys, _ = key.layout.shape[-3:]
     batch = math.prod(spec.shape[:-3])
-    out = empty(call.gpu, Spec(spec.shape, query.dtype))
+    out = call.builder.result(Spec(spec.shape, query.dtype))
     if out.layout.size == 0:
-        return (elementwise.cast(call.gpu, out, spec.dtype),)
+        return (layouts.cast(call.builder, out, spec.dtype),)
     scale = call.attributes["scale"]
     problem = AttentionProblem(
         *(query.dtype, cached, batch, heads, kv_heads, queries, keys, depth, value_depth),
@@ -160,62 +250,78 @@ def _run(call: Call, query: Array, key: Array, value: Array, cached: str) -> tup
         scale=1 / math.sqrt(max(depth, 1)) if scale is None else float(scale),
         cap=float(call.attributes["cap"]),
     )
+    mask = None if mask is None else _masking(call.builder, mask, (*spec.shape[:-1], keys))
+    if sinks is not None:
+        mask, sinks = _with_sinks(call.builder, mask, sinks)
     operands = AttentionOperands(
-        query=_four_axes(call.gpu, query),
-        key=_four_axes(call.gpu, key),
-        value=_four_axes(call.gpu, value),
-        mask=None if mask is None else _masking(call.gpu, mask, (*spec.shape[:-1], keys)),
-        lengths=None if lengths is None else _counts(call.gpu, lengths, keys),
+        query=_four_axes(call.builder, query),
+        key=_four_axes(call.builder, key),
+        value=_four_axes(call.builder, value),
+        mask=mask,
+        lengths=None if lengths is None else _counts(call.builder, lengths, keys),
+        sinks=sinks,
         out=out,
     )
-    family.run(call.gpu, problem, operands)
-    return (elementwise.cast(call.gpu, out, spec.dtype),)
+    family.run(call.builder, problem, operands)
+    return (layouts.cast(call.builder, out, spec.dtype),)
 
 
-def _typed(gpu: Context, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+def _typed(b: Builder, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
     """Cast key and value to one floating-point dtype, and the query to that or to float32."""
     kinds = [x.dtype if x.dtype.is_float else dt.float32 for x in (query, key, value)]
     of_cache = dt.promote(kinds[1], kinds[2])
     of_query = kinds[0] if kinds[0] is of_cache else dt.float32
-    key, value = (elementwise.cast(gpu, x, of_cache) for x in (key, value))
-    return elementwise.cast(gpu, query, of_query), key, value
+    key, value = (layouts.cast(b, x, of_cache) for x in (key, value))
+    return layouts.cast(b, query, of_query), key, value
 
 
-def _four_axes(gpu: Context, array: Array, *, gaps: bool = False) -> Array:
+def _four_axes(b: Builder, array: Array, *, gaps: bool = False) -> Array:
     """Merge the batch axes; copies if strides do not allow it or features are not contiguous."""
     shape = (math.prod(array.layout.shape[:-3]), *array.layout.shape[-3:])
     layout = sh.reshape(array.layout, shape)
     if layout is None or not (gaps or layout.strides[-1] == 1 or shape[-1] == 1):
-        array = elementwise.contiguous(gpu, array)
+        array = layouts.contiguous(b, array)
         layout = sh.reshape(array.layout, shape)
         assert layout is not None
     return replace(array, layout=layout)
 
 
-def _masking(gpu: Context, mask: Array, scores: tuple[int, ...]) -> Array:
+def _masking(b: Builder, mask: Array, scores: tuple[int, ...]) -> Array:
     """The mask as float32 of shape (batch, heads, queries, keys).
 
     It has stride 0 where it is broadcast over heads, queries or keys.
     """
-    mask = elementwise.cast(gpu, placed(gpu, mask), dt.float32)
-    own = (1,) * (len(scores) - mask.layout.ndim) + mask.layout.shape
-    mask = replace(mask, layout=sh.expand(mask.layout, (*scores[:-3], *own[-3:])))
-    mask = _four_axes(gpu, mask, gaps=True)
+    mask = layouts.cast(b, b.placed(mask), dt.float32)
+    shape = (1,) * (len(scores) - mask.layout.ndim) + mask.layout.shape
+    mask = replace(mask, layout=sh.expand(mask.layout, (*scores[:-3], *shape[-3:])))
+    mask = _four_axes(b, mask, gaps=True)
     return replace(mask, layout=sh.expand(mask.layout, (-1, *scores[-3:])))
 
 
-def _counts(gpu: Context, lengths: Array, keys: int) -> Array:
-    """The lengths as int32. Those that the host wrote are checked, if it can see them; kernels
-    clamp others."""
+def _with_sinks(b: Builder, mask: Array | None, sinks: Array) -> tuple[Array | None, Array]:
+    """The mask and the sinks in one buffer, which kernels read both from."""
+    sinks = layouts.contiguous(b, layouts.cast(b, b.placed(sinks), dt.float32))
+    if mask is None:
+        return None, sinks
+    low, high = mask.layout.bounds()
+    count = high - low
+    both = b.result(Spec((count + sinks.layout.size,), dt.float32))
+    stored = replace(mask, layout=sh.contiguous((count,), low))
+    kept = replace(both, layout=sh.contiguous((count,)))
+    movement.copy(b, stored, kept)
+    placed_sinks = replace(both, layout=sh.contiguous(sinks.layout.shape, count))
+    movement.copy(b, sinks, placed_sinks)
+    layout = replace(mask.layout, offset=mask.layout.offset - low)
+    return replace(both, layout=layout), placed_sinks
+
+
+def _counts(b: Builder, lengths: Array, keys: int) -> Array:
+    """The lengths as int32. Those that the host wrote are checked; kernels clamp others."""
     if lengths.storage.device != "metal":
         check_lengths(lengths.numpy(), keys)
-        lengths = placed(gpu, lengths)
-    elif recorder() is None:
-        buffer = whole_buffer(lengths)
-        if buffer.block.source is None and not buffer.block.private:
-            written = replace(lengths, storage=CpuStorage(buffer.unsynchronised()))
-            check_lengths(written.numpy(), keys)
-    return elementwise.contiguous(gpu, elementwise.cast(gpu, lengths, dt.int32))
+    else:
+        b.inspect("check of lengths", lengths, lambda values: check_lengths(values, keys))
+    return layouts.contiguous(b, layouts.cast(b, b.placed(lengths), dt.int32))
 
 
 def _function(problem: AttentionProblem, variant: str) -> str:
@@ -223,38 +329,37 @@ def _function(problem: AttentionProblem, variant: str) -> str:
 
 
 def _pipeline(
-    gpu: Context,
+    b: Builder,
     problem: AttentionProblem,
     variant: str,
-    extra: Mapping[int, int] | None = None,
+    constants: AttentionConstants,
     stem: str = "attention",
-) -> Pipeline:
-    """The kernel for these head sizes, or the one for any size."""
+) -> PipelineRequest:
+    return b.pipeline(stem, _function(problem, variant), constants, safe_math=True)
+
+
+def _sizes(problem: AttentionProblem) -> dict[str, Any]:
+    """The function constants for these head sizes, or those for any size."""
     sizes = (problem.depth, problem.value_depth)
-    usual = all(size % USUAL == 0 for size in sizes)
-    known = dict(enumerate(sizes if usual else (0, 0)))
-    constants = {**known, 3: problem.cap > 0, **(extra or {})}
-    function = _function(problem, variant)
-    return gpu.shaders.pipeline(stem, function, constants, safe_math=True)
+    depth, value_depth = sizes if all(size % USUAL == 0 for size in sizes) else (0, 0)
+    return {"DEPTH": depth, "VALUE_DEPTH": value_depth, "CAPPED": problem.cap > 0}
 
 
 def _plain_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     """The most expensive variant: scores are computed again for every few features."""
-    return 1000.0
+    return 2 * EMULATED
 
 
 @family.variant("plain", cost=_plain_cost)
-def plain(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+def plain(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One thread per query and group of features of its result."""
     parts = -(-problem.value_depth // PLAIN_VALUES)
     grid = (problem.queries, problem.batch * problem.heads, parts)
-    gpu.queue.dispatch(
-        _pipeline(gpu, problem, "plain"),
+    b.launch(
+        _pipeline(b, problem, "plain", AttentionConstants(**_sizes(problem))),
         operands.arguments(problem),
         grid,
         (min(grid[0], 32), 1, 1),
-        kernel="attention",
-        variant="plain",
     )
 
 
@@ -262,48 +367,45 @@ def _fits(info: DeviceInfo, problem: AttentionProblem) -> bool:
     return max(problem.depth, problem.value_depth) <= SERIAL_DEPTH
 
 
-def _fits_processor(info: DeviceInfo, problem: AttentionProblem) -> bool:
-    # GPU compilers do not support wide vectors.
-    return _fits(info, problem) and not info.simd_hardware
+# GPU compilers do not support wide vectors.
+on_processors = partial(family.variant, can=_fits, made_for=DeviceKind.WIDE, only=True)
 
 
-@family.variant("serial", can=_fits_processor, cost=lambda info, problem: 10.0)
-def serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+@on_processors("serial", cost=lambda info, problem: 10.0)
+def serial(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One thread per block of queries, which are the lanes of its vector registers."""
     few, many = SERIAL_VECTORS
     vectors = few if problem.queries <= few * LINE else many
-    gpu.queue.dispatch(
-        _pipeline(gpu, problem, "serial", {2: vectors}, stem="attention_serial"),
+    constants = SerialConstants(**_sizes(problem), VECTORS=vectors)
+    b.launch(
+        _pipeline(b, problem, "serial", constants, stem="attention_serial"),
         operands.arguments(problem),
         (problem.batch * problem.heads, -(-problem.queries // (vectors * LINE)), 1),
         (1, 1, 1),
-        kernel="attention",
-        variant="serial",
     )
 
 
 def _few_queries(info: DeviceInfo, problem: AttentionProblem) -> bool:
-    return _fits_processor(info, problem) and problem.queries <= DECODE_QUERIES
+    return _fits(info, problem) and problem.queries <= DECODE_QUERIES
 
 
 # Not batch invariant: the number of queries decides the variant.
-@family.variant(
+@on_processors(
     "decode_serial", can=_few_queries, cost=lambda info, problem: 5.0, batch_invariant=False
 )
-def decode_serial(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+def decode_serial(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One thread per chunk of keys, read once for all heads that share them."""
     chunks = max(-(-problem.keys // DECODE_CHUNK), 1)
-    pipeline = _pipeline(gpu, problem, "decode_serial", stem="attention_serial")
-    shares = KeyShares.of(gpu, problem, chunks)
-    gpu.queue.dispatch(
+    constants = SerialConstants(**_sizes(problem))
+    pipeline = _pipeline(b, problem, "decode_serial", constants, stem="attention_serial")
+    shares = KeyShares.of(b, problem, chunks)
+    b.launch(
         pipeline,
         [*operands.arguments(problem, chunks), shares.sums, shares.marks],
         (chunks, problem.batch * problem.kv_heads, 1),
         (1, 1, 1),
-        kernel="attention",
-        variant="decode_serial",
     )
-    shares.merge(gpu, problem, operands)
+    shares.merge(b, problem, operands)
 
 
 @dataclass(frozen=True)
@@ -347,55 +449,57 @@ def _flash_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
     return info.simdgroup_matrix and same and problem.depth in FLASH_DEPTHS
 
 
-def _flash_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
-    return 10.0 if info.simd_hardware else 200.0
-
-
-@family.variant("flash", can=_flash_can, cost=_flash_cost)
-def flash(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+@family.variant(
+    "flash", can=_flash_can, cost=lambda info, problem: 10.0, made_for=DeviceKind.TENSOR
+)
+def flash(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per block of queries; simdgroups multiply tiles."""
-    blocks = flash_blocks(gpu.info, problem)
+    blocks = flash_blocks(b.info, problem)
     function = f"{_function(problem, blocks.name)}_{problem.depth}"
-    sizes = {0: problem.depth, 1: problem.value_depth}
-    constants = {**sizes, 3: problem.cap > 0, 4: operands.aligned, 5: operands.mask is not None}
+    constants = FlashConstants(
+        DEPTH=problem.depth,
+        VALUE_DEPTH=problem.value_depth,
+        CAPPED=problem.cap > 0,
+        ALIGNED=operands.aligned,
+        MASKED=operands.mask is not None,
+    )
     count = -(-problem.queries // blocks.queries)
     threads = blocks.groups * 32
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_flash", function, constants, safe_math=True),
+    b.launch(
+        b.pipeline("attention_flash", function, constants, safe_math=True),
         operands.arguments(problem),
         (count * threads, problem.batch * problem.heads, 1),
         (threads, 1, 1),
         threadgroup_memory=(blocks.memory(problem.depth),),
-        kernel="attention",
-        variant="flash",
     )
 
 
 def _decode_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     """For few queries, since each reads all keys; for many if no other variant fits."""
-    if not info.simd_hardware:
-        return 300.0
     return 5.0 if problem.queries <= DECODE_QUERIES else 50.0
 
 
-@family.variant("decode", can=_fits, cost=_decode_cost, batch_invariant=False)
-def decode(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+@family.variant(
+    "decode", can=_fits, cost=_decode_cost, batch_invariant=False, made_for=DeviceKind.SIMD
+)
+def decode(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per query and chunk of keys."""
     split = SPLIT if problem.keys > SPLIT_FROM else SPLIT_FROM
     chunks = max(-(-problem.keys // split), 1)
-    constants = {0: problem.depth, 1: problem.value_depth, 2: split, 3: problem.cap > 0}
-    shares = KeyShares.of(gpu, problem, chunks)
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline(
-            "attention_simd", _function(problem, "decode"), constants, safe_math=True
-        ),
+    constants = DecodeConstants(
+        DEPTH=problem.depth,
+        VALUE_DEPTH=problem.value_depth,
+        CAPPED=problem.cap > 0,
+        SPLIT=split,
+    )
+    shares = KeyShares.of(b, problem, chunks)
+    b.launch(
+        b.pipeline("attention_simd", _function(problem, "decode"), constants, safe_math=True),
         [*operands.arguments(problem, chunks), shares.sums, shares.marks],
         (chunks * DECODE_THREADS, problem.queries, problem.batch * problem.heads),
         (DECODE_THREADS, 1, 1),
-        kernel="attention",
-        variant="decode",
     )
-    shares.merge(gpu, problem, operands)
+    shares.merge(b, problem, operands)
 
 
 def _grouped_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
@@ -405,8 +509,6 @@ def _grouped_can(info: DeviceInfo, problem: AttentionProblem) -> bool:
 
 def _grouped_cost(info: DeviceInfo, problem: AttentionProblem) -> float:
     """Below `decode`, and above `flash` where there are many queries."""
-    if not info.simd_hardware:
-        return 250.0
     rows = problem.queries * (problem.heads // problem.kv_heads)
     return 4.0 if rows <= 4 * GROUPED_ROWS else 40.0
 
@@ -452,27 +554,34 @@ def _row_blocks(problem: AttentionProblem) -> int:
     return -(-problem.queries * problem.heads // problem.kv_heads // GROUPED_ROWS)
 
 
-@family.variant("grouped", can=_grouped_can, cost=_grouped_cost, batch_invariant=False)
-def grouped(gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+@family.variant(
+    "grouped",
+    can=_grouped_can,
+    cost=_grouped_cost,
+    batch_invariant=False,
+    made_for=DeviceKind.TENSOR,
+)
+def grouped(b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
     """One threadgroup per eight rows that share keys, and chunk of keys."""
     if not all(_in_words(array) for array in (operands.key, operands.value)):
-        decode(gpu, problem, operands)
+        named = b.named(family.name, "decode", lambda: "grouped for memory not in words")
+        decode(named, problem, operands)
         return
-    blocks = grouped_blocks(gpu.info, problem)
+    blocks = grouped_blocks(b.info, problem)
     threads = blocks.simdgroups * 32
-    shares = KeyShares.of(gpu, problem, blocks.chunks)
+    shares = KeyShares.of(b, problem, blocks.chunks)
     function = f"{_function(problem, 'grouped')}_{problem.depth}"
-    constants = {0: problem.depth, 1: problem.value_depth, 3: problem.cap > 0}
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline("attention_grouped", function, constants, safe_math=True),
+    constants = AttentionConstants(
+        DEPTH=problem.depth, VALUE_DEPTH=problem.value_depth, CAPPED=problem.cap > 0
+    )
+    b.launch(
+        b.pipeline("attention_grouped", function, constants, safe_math=True),
         [*operands.arguments(problem, blocks.chunks), shares.sums, shares.marks],
         (blocks.chunks * threads, _row_blocks(problem), problem.batch * problem.kv_heads),
         (threads, 1, 1),
         threadgroup_memory=(blocks.memory,),
-        kernel="attention",
-        variant="grouped",
     )
-    shares.join(gpu, problem, operands)
+    shares.join(b, problem, operands)
 
 
 def _in_words(array: Array) -> bool:
@@ -491,46 +600,44 @@ class KeyShares:
     marks: Buffer
 
     @classmethod
-    def of(cls, gpu: Context, problem: AttentionProblem, chunks: int) -> KeyShares:
+    def of(cls, b: Builder, problem: AttentionProblem, chunks: int) -> KeyShares:
         """With a single chunk the result is written directly and the buffers are dummies."""
         count = problem.rows * chunks if chunks > 1 else 1
-        sums = gpu.buffer(count * problem.value_depth * 4, "scratch")
-        return cls(chunks, sums, gpu.buffer(count * 8, "scratch"))
+        sums = b.scratch(count * problem.value_depth * 4)
+        return cls(chunks, sums, b.scratch(count * 8))
 
-    def merge(self, gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+    def merge(self, b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
         """Add up the chunks' partial sums; nothing to do where there is one chunk."""
         if self.chunks == 1:
             return
         record = operands.record(problem, self.chunks)
         name = kernel_name("attention", "merge", problem.dtype)
-        constants = {1: 0}
         grid = (-(-problem.value_depth // MERGE_VALUES), problem.rows, 1)
-        gpu.queue.dispatch(
-            gpu.shaders.pipeline("attention", name, constants, safe_math=True),
-            [self.sums, self.marks, whole_buffer(operands.out), record],
+        b.launch(
+            b.pipeline("attention", name, AttentionConstants(), safe_math=True),
+            [self.sums, self.marks, whole_buffer(operands.out), record, operands.scores],
             grid,
             (grid[0], 1, 1),
-            kernel="attention",
-            variant="merge",
+            part="merge",
         )
 
-    def join(self, gpu: Context, problem: AttentionProblem, operands: AttentionOperands) -> None:
+    def join(self, b: Builder, problem: AttentionProblem, operands: AttentionOperands) -> None:
         """Add up the chunks' partial sums, with one threadgroup per row of the result."""
         if self.chunks == 1:
             return
         name = kernel_name("attention", "join", problem.dtype)
-        gpu.queue.dispatch(
-            gpu.shaders.pipeline("attention_grouped", name, {0: 0, 1: 0}, safe_math=True),
+        b.launch(
+            b.pipeline("attention_grouped", name, AttentionConstants(), safe_math=True),
             [
                 self.sums,
                 self.marks,
                 whole_buffer(operands.out),
                 operands.record(problem, self.chunks),
+                operands.scores,
             ],
             (problem.rows * JOIN_THREADS, 1, 1),
             (JOIN_THREADS, 1, 1),
-            kernel="attention",
-            variant="join",
+            part="join",
         )
 
 

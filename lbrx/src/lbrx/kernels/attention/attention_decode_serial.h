@@ -21,7 +21,7 @@ struct Row {
   uint head, query;
 };
 
-inline Row row_of(constant Attention& a, uint kv_head, uint row) {
+inline Row row_of(constant AttentionRecord& a, uint kv_head, uint row) {
   return {kv_head * a.group + row / a.queries, row % a.queries};
 }
 
@@ -180,7 +180,7 @@ inline void sum_values(device const KV* value, long stride, uint keys, uint dept
 
 // Turns the scores of a query with keys from `first` on into weights, 0 for hidden keys; returns
 // their maximum and their sum.
-inline float2 weigh(constant Attention& a, device const float* mask, long mask_row, Seen seen,
+inline float2 weigh(constant AttentionRecord& a, device const float* mask, long mask_row, Seen seen,
                     uint first, uint keys, thread Lanes* scores) {
   Lanes peaks = -INFINITY, totals = 0.0f;
   thread float* each = (thread float*)scores;
@@ -209,11 +209,12 @@ inline float2 weigh(constant Attention& a, device const float* mask, long mask_r
 
 // The partial result of a chunk, or the result if it is the only chunk.
 template <typename T>
-inline void store_share(constant Attention& a, float2 mark, thread const float* sums, ulong place,
-                        device T* out, device float* shares, device float2* marks) {
+inline void store_share(constant AttentionRecord& a, device const float* mask, uint head, float2 mark,
+                        thread const float* sums, ulong place, device T* out, device float* shares, device float2* marks) {
   const uint depth = value_depth_of(a);
   if (a.chunks == 1) {
-    for (uint d = 0; d < depth; d++) out[place * depth + d] = T(divided(sums[d], mark.y));
+    const float total = with_sink(a, mask, head, mark.x, mark.y);
+    for (uint d = 0; d < depth; d++) out[place * depth + d] = T(divided(sums[d], total));
   } else {
     marks[place] = mark;
     for (uint d = 0; d < depth; d++) shares[place * depth + d] = sums[d];
@@ -225,7 +226,7 @@ kernel void attention_decode_serial(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], device float* shares [[buffer(7)]],
+    constant AttentionRecord& a [[buffer(6)]], device float* shares [[buffer(7)]],
     device float2* marks [[buffer(8)]], uint2 at [[thread_position_in_grid]]) {
   const uint kv_heads = a.heads / a.group, b = at.y / kv_heads, kv_head = at.y % kv_heads;
   const uint all_rows = a.group * a.queries, valid = valid_keys(a, lengths, b);
@@ -261,7 +262,7 @@ kernel void attention_decode_serial(
     for (uint r = 0; r < rows; r++) {
       const Row row = row_of(a, kv_head, r0 + r);
       const ulong place = share_at(a, b, row.head, row.query, at.x);
-      store_share(a, mark[r], (thread const float*)(sums + r * value_lines), place, out, shares,
+      store_share(a, mask, row.head, mark[r], (thread const float*)(sums + r * value_lines), place, out, shares,
                   marks);
     }
   }

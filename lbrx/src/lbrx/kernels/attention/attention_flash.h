@@ -2,10 +2,8 @@
 // tiles, and go through blocks of keys and values in threadgroup memory.
 #pragma once
 #include "attention.h"
+#include "records/attention_flash.h"
 #include "tile.h"
-
-constant bool ALIGNED [[function_constant(4)]];  // rows begin at multiples of 16 bytes
-constant bool MASKED [[function_constant(5)]];
 
 // A threadgroup has GROUPS simdgroups with ROWS queries each; C is the type of what is multiplied.
 // Rows in threadgroup memory are padded as in tile::Panel.
@@ -68,7 +66,7 @@ struct Task {
   int begun, hidden;  // keys from `begun` up to `hidden` are visible to all
 };
 
-inline Task task_of(constant Attention& a, device const int* lengths, uint head, uint block,
+inline Task task_of(constant AttentionRecord& a, device const int* lengths, uint head, uint block,
                     uint most) {
   Task task;
   task.b = head / a.heads, task.h = head % a.heads, task.kv_head = task.h / a.group;
@@ -85,7 +83,7 @@ constant constexpr float LOG2E = 1.442695041f;
 constant constexpr float MUCH = 8;  // by which a maximum must grow: weights are below 2^MUCH
 
 // The score of a key that may be hidden; if `plain`, without the scale.
-inline float masked(constant Attention& a, Seen seen, device const float* mask, int at,
+inline float masked(constant AttentionRecord& a, Seen seen, device const float* mask, int at,
                     float product, bool plain) {
   if (at < seen.first || at >= seen.last) return -INFINITY;
   if (plain) return product;
@@ -105,7 +103,7 @@ struct OnlineSoftmax {
   // From products to scores, scaled and masked, in powers of two. Returns what they still have to be
   // multiplied by. `row` and `key` are those of the lane's first ones.
   template <typename S>
-  float score(thread S& scores, constant Attention& a, thread const Task& task,
+  float score(thread S& scores, constant AttentionRecord& a, thread const Task& task,
               device const float* mask, uint row, int j0, int key) const {
     // The same arithmetic whether a block is hidden in part or not: bits do not depend on neighbours.
     const bool plain = !MASKED && !CAPPED && a.scale > 0.0f;
@@ -164,10 +162,11 @@ struct OnlineSoftmax {
 
   // Results: the sums divided by the totals. `row` and `out` are of the lane's first ones.
   template <typename R, uint DEPTH, typename V, typename T>
-  void write(thread const V& sums, device T* out, uint row, uint rows) const {
+  void write(constant AttentionRecord& a, device const float* mask, uint head, thread const V& sums,
+             device T* out, uint row, uint rows) const {
 #pragma unroll
     for (uint i = 0; i < LINES; i++) {
-      const float all = R::row_sum(total[i]);
+      const float all = with_sink_of_two(a, mask, head, peak[i], R::row_sum(total[i]));
       if (row + i * 8 >= rows) continue;
       device T* line = out + i * 8 * DEPTH;
 #pragma unroll
@@ -199,7 +198,7 @@ struct FlashEngine {
   static constant constexpr int KEYS = F::KEYS;
   static constant constexpr uint STEP = F::KEYS < 16 ? F::KEYS : 16;  // of a product's depth
 
-  static void run(HeadArrays<T, KV> head, constant Attention& a, Task task, threadgroup C* keys,
+  static void run(HeadArrays<T, KV> head, constant AttentionRecord& a, Task task, threadgroup C* keys,
                   uint thread_index, uint simdgroup, uint lane) {
     threadgroup C* values = keys + F::KEYS * F::WIDTH;
     const uint own = task.i0 + simdgroup * F::ROWS + Scores::row(lane);
@@ -245,7 +244,7 @@ struct FlashEngine {
         tile::multiply_add(sums, weights.template slice<STEP>(j), v);
       }
     }
-    softmax.template write<Scores, F::D>(sums, head.out + own * F::D + Scores::column(lane), own,
+    softmax.template write<Scores, F::D>(a, head.mask, task.h, sums, head.out + own * F::D + Scores::column(lane), own,
                                          task.i0 + task.queries);
   }
 
@@ -284,7 +283,7 @@ struct FlashEngine<C, C, F, true> {
   static constant constexpr int KEYS = F::KEYS;
   static constant constexpr uint GROUP = 1024, BLOCK = F::KEYS * 128;  // bytes of 8 and of all lines
 
-  static void run(HeadArrays<C, C> head, constant Attention& a, Task task, threadgroup C* memory,
+  static void run(HeadArrays<C, C> head, constant AttentionRecord& a, Task task, threadgroup C* memory,
                   uint thread_index, uint simdgroup, uint lane) {
     threadgroup C* queries = Warpgroup::aligned(memory);
     threadgroup C* here = queries + Queries::size;
@@ -314,11 +313,11 @@ struct FlashEngine<C, C, F, true> {
       here = next;
       next = free;
     }
-    softmax.template write<Lane, F::D>(sums, head.out + own * F::D + Lane::column(lane), own,
+    softmax.template write<Lane, F::D>(a, head.mask, task.h, sums, head.out + own * F::D + Lane::column(lane), own,
                                        task.i0 + task.queries);
   }
 
-  static void copy(threadgroup C* to, HeadArrays<C, C> head, constant Attention& a, int j0, int last,
+  static void copy(threadgroup C* to, HeadArrays<C, C> head, constant AttentionRecord& a, int j0, int last,
                    uint thread_index) {
     const uint lines = max(last - j0, 0);
     Rows::load(to, head.key + j0 * a.key.row, a.key.row, lines, F::D, thread_index, ALIGNED);
@@ -376,7 +375,7 @@ kernel void attention_flash(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], threadgroup float4* memory [[threadgroup(0)]],
+    constant AttentionRecord& a [[buffer(6)]], threadgroup float4* memory [[threadgroup(0)]],
     uint2 group [[threadgroup_position_in_grid]], uint2 groups [[threadgroups_per_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {

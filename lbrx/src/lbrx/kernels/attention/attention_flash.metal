@@ -4,7 +4,7 @@
   template [[host_name("attention_" variant "_" name "_" #depth)]] kernel void \
   attention_flash<type, kv_type, Flash<factor, depth, __VA_ARGS__>>( \
       device const type*, device const kv_type*, device const kv_type*, device const float*, \
-      device const int*, device type*, constant Attention&, threadgroup float4*, uint2, uint2, \
+      device const int*, device type*, constant AttentionRecord&, threadgroup float4*, uint2, uint2, \
       uint, uint, uint);
 
 // Queries of a simdgroup, simdgroups, and keys at a time: kernels/attention.py has the same numbers. float16 is

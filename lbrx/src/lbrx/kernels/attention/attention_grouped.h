@@ -33,7 +33,7 @@ struct Member {
   uint head, query;
 };
 
-inline Member member_of(constant Attention& a, uint kv_head, uint row) {
+inline Member member_of(constant AttentionRecord& a, uint kv_head, uint row) {
   const uint one = min(row, a.group * a.queries - 1);
   return {kv_head * a.group + one % a.group, one / a.group};
 }
@@ -196,7 +196,7 @@ struct Progress {
 
   // From products to weights. Returns what the sums so far have to be multiplied by.
   template <typename C, bool EXACT, typename G>
-  float weigh(thread typename G::Scores& scores, constant Attention& a, int j) {
+  float weigh(thread typename G::Scores& scores, constant AttentionRecord& a, int j) {
     float2 own[G::KEYS / 8];
     float above = -INFINITY;
 #pragma unroll
@@ -238,7 +238,7 @@ kernel void attention_grouped(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device vec<T, 4>* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], device float4* shares [[buffer(7)]],
+    constant AttentionRecord& a [[buffer(6)]], device float4* shares [[buffer(7)]],
     device float2* marks [[buffer(8)]], threadgroup uint4* memory [[threadgroup(0)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
@@ -267,7 +267,7 @@ kernel void attention_grouped(
   source.value = {value + row_at(a.value, b, kv_head, 0), a.value.row};
   source.step = int(a.chunks * simdgroups * KEYS);
   source.memory = (threadgroup C*)own_memory, source.lane = lane;
-  const Attention sizes = a;  // read before the kernels that compute keys and lengths have ended
+  const AttentionRecord sizes = a;  // read before the kernels that compute keys and lengths have ended
   const uint first_query = member_of(a, kv_head, first_row).query;
   const uint last_query = member_of(a, kv_head, first_row + rows - 1).query;
   const int tile = int((group.x * simdgroups + simdgroup) * KEYS);
@@ -367,8 +367,9 @@ kernel void attention_grouped(
     const Member each = member_of(a, kv_head, first_row + r);
     const ulong place = share_at(a, b, each.head, each.query, group.x);
     if (a.chunks == 1) {
+      const float total = with_sink_of_two(a, mask, each.head, mark.x, mark.y);
       float4 quotient;
-      for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], mark.y);
+      for (uint i = 0; i < 4; i++) quotient[i] = divided(sum[i], total);
       out[place * (D / 4) + d] = vec<T, 4>(quotient);
     } else {
       shares[place * (D / 4) + d] = sum;
@@ -384,7 +385,8 @@ template <typename T>
 kernel void attention_join(device const float4* shares [[buffer(0)]],
                            device const float2* marks [[buffer(1)]],
                            device vec<T, 4>* out [[buffer(2)]],
-                           constant Attention& a [[buffer(3)]],
+                           constant AttentionRecord& a [[buffer(3)]],
+                           device const float* mask [[buffer(4)]],
                            uint row [[threadgroup_position_in_grid]],
                            uint thread_index [[thread_index_in_threadgroup]],
                            uint lane [[thread_index_in_simdgroup]]) {
@@ -417,7 +419,7 @@ kernel void attention_join(device const float4* shares [[buffer(0)]],
     if (thread_index < 32) weights[n * 32 + lane] = weight;
     total = fma(own[n].y, weight, total);
   }
-  total = simd_sum(total);
+  total = with_sink_of_two(a, mask, row / a.queries % a.heads, peak, simd_sum(total));
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float4 sum = 0.0f;
 #pragma unroll

@@ -4,13 +4,13 @@
   template [[host_name("attention_grouped_" name "_" #depth)]] kernel void                      \
   attention_grouped<type, kv_type, depth>(                                                      \
       device const type*, device const kv_type*, device const kv_type*, device const float*,    \
-      device const int*, device vec<type, 4>*, constant Attention&, device float4*,             \
+      device const int*, device vec<type, 4>*, constant AttentionRecord&, device float4*,             \
       device float2*, threadgroup uint4*, uint3, uint, uint, uint, uint);
 
 #define JOIN(name, type)                                                             \
   template [[host_name("attention_join_" name)]] kernel void attention_join<type>(   \
       device const float4*, device const float2*, device vec<type, 4>*,              \
-      constant Attention&, uint, uint, uint);
+      constant AttentionRecord&, device const float*, uint, uint, uint);
 
 #define FLOATS(name, type, kv_type)  \
   GROUPED(name, type, kv_type, 64)   \

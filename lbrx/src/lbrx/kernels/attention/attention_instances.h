@@ -5,7 +5,7 @@
   template [[host_name("attention_" #variant "_" name)]] kernel void                       \
   attention_##variant<type, kv_type>(device const type*, device const kv_type*,            \
                                      device const kv_type*, device const float*,           \
-                                     device const int*, device type*, constant Attention&, \
+                                     device const int*, device type*, constant AttentionRecord&, \
                                      __VA_ARGS__);
 
 // Keys and values may be halves with float32 queries: caches are read without conversion.

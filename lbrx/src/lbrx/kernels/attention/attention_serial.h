@@ -1,6 +1,7 @@
 // Attention on CPUs: each thread executes long loops of vector instructions.
 #pragma once
 #include "attention.h"
+#include "records/attention_serial.h"
 #include "wide.h"
 
 inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }  // b where a is NaN
@@ -55,8 +56,6 @@ constant constexpr uint SERIAL_KEYS = 64;
 constant constexpr uint MOST_VECTORS = 4;
 constant constexpr uint TILE = 4;  // rows
 constant constexpr float LOG2_E = 1.44269504f;
-
-constant uint VECTORS [[function_constant(2)]];  // of queries in a block
 
 // Rows as contiguous floats; the last tile is zero-padded.
 template <typename KV>
@@ -126,7 +125,7 @@ struct QueryBlock {
 
 // Queries, scaled, as (features, queries), and what they see.
 template <typename T>
-inline void load_queries(constant Attention& a, device const T* query, thread QueryBlock& block,
+inline void load_queries(constant AttentionRecord& a, device const T* query, thread QueryBlock& block,
                          thread Lanes* q) {
   const uint depth = depth_of(a);
   const float factor = CAPPED ? a.scale : a.scale * LOG2_E;
@@ -153,7 +152,7 @@ inline void load_queries(constant Attention& a, device const T* query, thread Qu
 }
 
 // Hide keys that a query must not see, and add the mask.
-inline void hide(constant Attention& a, device const float* mask, thread const QueryBlock& block,
+inline void hide(constant AttentionRecord& a, device const float* mask, thread const QueryBlock& block,
                  uint j0, uint keys, thread Lanes* scores) {
   if (a.has_mask) {
     for (uint l = 0; l < block.count; l++) {
@@ -202,18 +201,25 @@ inline void exponentiate(uint keys, thread Lanes* scores, thread Softmax& state,
 }
 
 // How many vectors of queries see a key, or a later one, if each sees only what is before it.
-inline uint seeing(constant Attention& a, thread const QueryBlock& block, int key) {
+inline uint seeing(constant AttentionRecord& a, thread const QueryBlock& block, int key) {
   const int own = int(block.valid) - int(a.queries) + int(block.first);
   return a.causal ? VECTORS - max(key - own, 0) / LINE : VECTORS;
 }
 
 // The results of all queries, (queries, features).
 template <typename T>
-inline void store_results(thread const QueryBlock& block, thread const Softmax& state, uint depth,
+inline void store_results(constant AttentionRecord& a, device const float* mask,
+                          thread const QueryBlock& block, thread const Softmax& state, uint depth,
                           thread const Lanes* sums, device T* out) {
 #pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
-    const Lanes total = state.total[v] == 0.0f ? 1.0f : state.total[v];
+    Lanes total = state.total[v];
+    if (a.has_sinks) {
+      const Lanes base = state.peak[v] == -INFINITY ? 0.0f : state.peak[v];
+      const Lanes above = sink_of(a, mask, block.h) * LOG2_E - base, most = 127.0f;
+      total += power_of_two(__builtin_elementwise_min(above, most));
+    }
+    total = total == 0.0f ? 1.0f : total;
 #pragma nounroll
     for (uint d = 0; d < depth; d += LINE) {
       Lanes tile[LINE];
@@ -233,7 +239,7 @@ kernel void attention_serial(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], uint2 at [[thread_position_in_grid]]) {
+    constant AttentionRecord& a [[buffer(6)]], uint2 at [[thread_position_in_grid]]) {
   const uint lanes = VECTORS * LINE, blocks = (a.queries + lanes - 1) / lanes;
   const uint depth = depth_of(a), value_depth = value_depth_of(a);
   const uint width = lined(value_depth);
@@ -282,5 +288,5 @@ kernel void attention_serial(
     }
   }
   device T* o = out + (long(at.x) * a.queries + block.first) * value_depth;
-  store_results(block, state, value_depth, sums, o);
+  store_results(a, mask, block, state, value_depth, sums, o);
 }

@@ -1,20 +1,19 @@
 // Attention of a few queries on GPUs: simdgroups share keys.
 #pragma once
 #include "attention.h"
+#include "records/attention_simd.h"
 
 // ---- decode: one threadgroup per query and chunk of keys, which its simdgroups share ----
 
 constant constexpr uint DECODE_SIMDGROUPS = 8;
 constant constexpr uint LANE_FEATURES = 8;  // at most: 256 features over 32 lanes
 
-constant uint SPLIT [[function_constant(2)]];  // keys in a chunk
-
 template <typename T, typename KV>
 kernel void attention_decode(
     device const T* query [[buffer(0)]], device const KV* key [[buffer(1)]],
     device const KV* value [[buffer(2)]], device const float* mask [[buffer(3)]],
     device const int* lengths [[buffer(4)]], device T* out [[buffer(5)]],
-    constant Attention& a [[buffer(6)]], device float* shares [[buffer(7)]],
+    constant AttentionRecord& a [[buffer(6)]], device float* shares [[buffer(7)]],
     device float2* marks [[buffer(8)]], uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
@@ -67,13 +66,14 @@ kernel void attention_decode(
     mark.y = fma(all_marks[s].y, weights[s], mark.y);
   }
   const ulong place = share_at(a, b, h, i, group.x);
+  const float all = with_sink(a, mask, h, mark.x, mark.y);  // if there are no other chunks
   for (uint d = thread_index; d < VALUE_DEPTH; d += DECODE_SIMDGROUPS * 32) {
     float sum = 0.0f;
     for (uint s = 0; s < DECODE_SIMDGROUPS; s++) {
       sum = fma(all_sums[s * 32 * LANE_FEATURES + d], weights[s], sum);
     }
     if (a.chunks == 1) {
-      out[place * VALUE_DEPTH + d] = T(divided(sum, mark.y));
+      out[place * VALUE_DEPTH + d] = T(divided(sum, all));
     } else {
       shares[place * VALUE_DEPTH + d] = sum;
     }

@@ -3,7 +3,7 @@
 #define DECODE(name, type, kv_type)                                                              \
   template [[host_name("attention_decode_" name)]] kernel void attention_decode<type, kv_type>(  \
       device const type*, device const kv_type*, device const kv_type*, device const float*,     \
-      device const int*, device type*, constant Attention&, device float*, device float2*,       \
+      device const int*, device type*, constant AttentionRecord&, device float*, device float2*,       \
       uint3, uint, uint, uint);
 
 // Keys and values may be halves with float32 queries: caches are read without conversion.

@@ -1,25 +1,13 @@
 // Convolutions of images (image, channel, row, column) with filters (filter, channel, row, column).
 #pragma once
 #include "image_rows.h"
-
-struct Convolution {
-  uint channels, filters;  // of a group
-  uint groups;
-  uint height, width;      // of an image
-  uint rows, columns;      // of a filter
-  uint down, right;        // stride
-  uint spread_down, spread_right;  // dilation
-  int top, left;           // padding
-  uint out_height, out_width;
-  uint tiles;              // of filters in a group
-  uint bias_step;          // 0 where one zero is added to all
-};
+#include "records/convolution.h"
 
 constant constexpr uint TAPS = 4;  // elements of a filter in one pass over the sums
 
 // What the taps from `first` on see of a row of results, 0 beyond the image and the last tap.
 template <uint N, typename T>
-inline void load_taps(thread float (&values)[TAPS][N], device const T* x, constant Convolution& c,
+inline void load_taps(thread float (&values)[TAPS][N], device const T* x, constant ConvolutionRecord& c,
                       uint first, uint taps, uint row, uint column) {
   const uint area = c.rows * c.columns;
   for (uint s = 0; s < TAPS; s++) {
@@ -40,7 +28,7 @@ inline void load_taps(thread float (&values)[TAPS][N], device const T* x, consta
 template <typename T, uint F, uint N>
 kernel void conv2d_direct(device const T* x [[buffer(0)]], device const T* weight [[buffer(1)]],
                           device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                          constant Convolution& c [[buffer(4)]],
+                          constant ConvolutionRecord& c [[buffer(4)]],
                           uint3 at [[thread_position_in_grid]]) {
   const uint first_filter = at.z % c.tiles * F, group = at.z / c.tiles % c.groups;
   const ulong image = at.z / c.tiles / c.groups;
@@ -81,7 +69,7 @@ kernel void conv2d_direct(device const T* x [[buffer(0)]], device const T* weigh
 // and columns of a filter. A thread copies `run` rows of results.
 template <typename T>
 kernel void conv2d_columns(device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-                           constant Convolution& c [[buffer(2)]], constant uint& run [[buffer(3)]],
+                           constant ConvolutionRecord& c [[buffer(2)]], constant uint& run [[buffer(3)]],
                            uint2 at [[thread_position_in_grid]]) {
   const uint area = c.rows * c.columns, place = at.y % area;
   device const T* plane = x + ulong(at.y / area) * c.height * c.width;
@@ -112,7 +100,7 @@ kernel void conv2d_columns(device const T* x [[buffer(0)]], device T* out [[buff
 // Sums of products as results, with the bias of each filter.
 template <typename T>
 kernel void conv2d_bias(device const float* sums [[buffer(0)]], device const T* bias [[buffer(1)]],
-                        device T* out [[buffer(2)]], constant Convolution& c [[buffer(3)]],
+                        device T* out [[buffer(2)]], constant ConvolutionRecord& c [[buffer(3)]],
                         uint2 at [[thread_position_in_grid]]) {
   const float added = float(bias[at.y % (c.groups * c.filters)]);
   const ulong row = ulong(at.y) * c.out_height * c.out_width;

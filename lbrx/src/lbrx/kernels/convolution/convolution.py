@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise, matmul
-from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, reshaped, size_class
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, accumulator
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, Int, Record, UInt, packed
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import costs, layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, reshaped, size_class
+from lbrx.kernels.launching import SMALL_GROUP
+from lbrx.kernels.matmul import matmul
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.ops.convolution import Window, window
-from lbrx.shape import Layout
-from lbrx.storage import Array
 
 # Filters and columns of a thread, as convolution.metal instantiates them.
 TILES = {"serial": (16, 32), "serial_row": (1, 64), "threads": (4, 1)}
-GROUP = 64  # threads
 COLUMN_BYTES = 32 << 20  # of covered elements at a time: more are written in several steps
 
-# Costs are microseconds. Speeds are those of the reference processor of matmul.py.
-EMULATED = 100  # times slower: kernels that are not meant for the device
-DIRECT_SPEED = 60e3  # operations of a processor
-LOADING = 12e3  # the same, for each filter that shares what is loaded
-THREADS_SHARE = 0.1  # of a GPU's peak
-PRODUCT_SPEED = 150e3  # of a processor
-COPYING = 0.3e-3  # an element that is covered
+COPYING = 0.3e-3  # microseconds of the reference processor for an element that is covered
+
+
+class ConvolutionRecord(Record, header="convolution"):
+    channels: UInt  # of a group
+    filters: UInt
+    groups: UInt
+    height: UInt  # of an image
+    width: UInt
+    rows: UInt  # of a filter
+    columns: UInt
+    down: UInt  # stride
+    right: UInt
+    spread_down: UInt  # dilation
+    spread_right: UInt
+    top: Int  # padding
+    left: Int
+    out_height: UInt
+    out_width: UInt
+    tiles: UInt  # of filters in a group
+    bias_step: UInt  # 0 where one zero is added to all
 
 
 @dataclass(frozen=True)
@@ -74,14 +91,27 @@ class Convolution:
         w = self.window
         return w.size == w.stride == (1, 1) and w.before == w.after == (0, 0)
 
-    def packed(self, filters: int = 1) -> bytes:
-        """The `Convolution` record of convolution.h, for tiles of so many filters."""
+    def record(self, filters: int = 1) -> ConvolutionRecord:
+        """The problem as the kernels read it, for tiles of so many filters."""
         w = self.window
-        return struct.pack(
-            "11I2i4I",
-            *(self.channels, self.filters, self.groups, self.height, self.width),
-            *(*w.size, *w.stride, *w.dilation, *w.before, *w.results),
-            *(-(-self.filters // filters), self.bias),
+        return ConvolutionRecord(
+            channels=self.channels,
+            filters=self.filters,
+            groups=self.groups,
+            height=self.height,
+            width=self.width,
+            rows=w.size[0],
+            columns=w.size[1],
+            down=w.stride[0],
+            right=w.stride[1],
+            spread_down=w.dilation[0],
+            spread_right=w.dilation[1],
+            top=w.before[0],
+            left=w.before[1],
+            out_height=w.results[0],
+            out_width=w.results[1],
+            tiles=-(-self.filters // filters),
+            bias_step=self.bias,
         )
 
 
@@ -103,14 +133,14 @@ family.samples += [
 @computes("conv2d")
 def run(call: Call) -> tuple[Array, ...]:
     """Operands of one type, halves of several types in float32."""
-    gpu, (spec,) = call.gpu, call.outputs
-    given = [array for array in call.inputs if array is not None]
-    same = all(array.dtype is spec.dtype for array in given)
+    b, (spec,) = call.builder, call.outputs
+    operands = [array for array in call.inputs if array is not None]
+    same = all(array.dtype is spec.dtype for array in operands)
     working = spec.dtype if same else accumulator(spec.dtype)
     x, weight, *rest = (
-        elementwise.contiguous(gpu, elementwise.cast(gpu, array, working)) for array in given
+        layouts.contiguous(b, layouts.cast(b, array, working)) for array in operands
     )
-    result = empty(gpu, Spec(spec.shape, working))
+    result = b.result(Spec(spec.shape, working))
     if result.layout.size:
         images, channels, height, width = x.layout.shape
         filters, _, rows, columns = weight.layout.shape
@@ -119,8 +149,8 @@ def run(call: Call) -> tuple[Array, ...]:
         place = window(x.layout.shape, (rows, columns), attributes)
         sizes = (images, groups, channels // groups, filters // groups, height, width)
         problem = Convolution(working, *sizes, place, bool(rest))
-        family.run(gpu, problem, x, weight, rest[0] if rest else None, result)
-    return (elementwise.cast(gpu, result, spec.dtype),)
+        family.run(b, problem, x, weight, rest[0] if rest else None, result, op="conv2d")
+    return (layouts.cast(b, result, spec.dtype),)
 
 
 # ---- directly ----
@@ -129,49 +159,49 @@ def run(call: Call) -> tuple[Array, ...]:
 Cost = Callable[[DeviceInfo, Convolution], float]
 
 
-def _direct_cost(variant: str) -> Cost:
+def _serial_cost(variant: str) -> Cost:
     def cost(info: DeviceInfo, problem: Convolution) -> float:
         filters, columns = TILES[variant]
         # Columns are computed as whole tiles; what is loaded serves the filters of a tile.
         width = problem.window.results[1]
         wasted = -(-width // columns) * columns / width
-        slowness = 1 / DIRECT_SPEED + 1 / (LOADING * min(filters, problem.filters))
-        slowness /= matmul.of_processor(info, 1.0)
-        if info.simd_hardware:
-            slowness = 1 / (THREADS_SHARE * matmul.peak(info))
-        meant = info.simd_hardware is (variant == "threads")
-        started = matmul.dispatching(info)
-        return started + problem.operations * wasted * slowness * (1 if meant else EMULATED)
+        loaded = costs.of_processor(info, "convolution loads") * min(filters, problem.filters)
+        slowness = 1 / costs.of_processor(info, "convolution direct") + 1 / loaded
+        return costs.dispatching(info) + problem.operations * wasted * slowness
 
     return cost
 
 
-@family.variant("serial", cost=_direct_cost("serial"))
+def _threads_cost(info: DeviceInfo, problem: Convolution) -> float:
+    return costs.dispatching(info) + costs.of_gpu(info, "convolution", 0, problem.operations)
+
+
+@family.variant("serial", cost=_serial_cost("serial"), made_for=DeviceKind.WIDE)
 def serial(
-    gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
+    b: Builder, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per run of columns and some filters; columns are the lanes of CPU vectors."""
-    _direct(gpu, problem, "serial", x, weight, bias, result)
+    _direct(b, problem, "serial", x, weight, bias, result)
 
 
-@family.variant("serial_row", cost=_direct_cost("serial_row"))
+@family.variant("serial_row", cost=_serial_cost("serial_row"), made_for=DeviceKind.WIDE)
 def serial_row(
-    gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
+    b: Builder, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per run of columns and one filter, for groups of one or a few filters."""
-    _direct(gpu, problem, "serial_row", x, weight, bias, result)
+    _direct(b, problem, "serial_row", x, weight, bias, result)
 
 
-@family.variant("threads", cost=_direct_cost("threads"))
+@family.variant("threads", cost=_threads_cost, made_for=DeviceKind.SIMD)
 def threads(
-    gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
+    b: Builder, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per column and some filters: neighbouring threads read neighbouring elements."""
-    _direct(gpu, problem, "threads", x, weight, bias, result)
+    _direct(b, problem, "threads", x, weight, bias, result)
 
 
 def _direct(
-    gpu: Context,
+    b: Builder,
     problem: Convolution,
     variant: str,
     x: Array,
@@ -183,27 +213,26 @@ def _direct(
     height, width = problem.window.results
     tiles = problem.images * problem.groups * -(-problem.filters // filters)
     grid = (-(-width // columns), height, tiles)
-    group = (min(grid[0], GROUP), 1, 1) if columns == 1 else (1, 1, 1)
+    group = (min(grid[0], SMALL_GROUP), 1, 1) if columns == 1 else (1, 1, 1)
     added = buffer_of(bias) if bias is not None else bytes(result.dtype.itemsize)
     operands = [buffer_of(x), buffer_of(weight), added, buffer_of(result)]
     name = kernel_name("conv2d", variant, problem.dtype)
-    pipeline = gpu.shaders.pipeline("convolution", name, safe_math=True)
-    arguments = [*operands, problem.packed(filters)]
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="conv2d", variant=variant)
+    pipeline = b.pipeline("convolution", name, safe_math=True)
+    arguments = [*operands, problem.record(filters)]
+    b.launch(pipeline, arguments, grid, group)
 
 
 # ---- as products ----
 
 
 def _product_cost(info: DeviceInfo, problem: Convolution) -> float:
-    product = matmul.of_processor(info, PRODUCT_SPEED)
-    speed = matmul.peak(info) / 2 if info.simd_hardware else product
+    on_processors = costs.of_processor(info, "convolution product")
+    speed = info.by_kind(wide=on_processors, simd=costs.peak(info) / 2)
     copied = 0 if problem.is_pointwise else problem.images * problem.groups * problem.covered
     written = copied * problem.places * problem.dtype.itemsize
-    copying = written / 4 * COPYING / matmul.of_processor(info, 1.0)
-    if info.simd_hardware:
-        copying = 2 * written / matmul.bandwidth(info)
-    return 4 * matmul.dispatching(info) + problem.operations / speed + copying
+    elementwise_copy = written / 4 * COPYING * costs.slower(info)
+    copying = info.by_kind(wide=elementwise_copy, simd=2 * written / costs.bandwidth(info))
+    return 4 * costs.dispatching(info) + problem.operations / speed + copying
 
 
 @family.variant(
@@ -213,26 +242,26 @@ def _product_cost(info: DeviceInfo, problem: Convolution) -> float:
     batch_invariant=False,
 )
 def product(
-    gpu: Context, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
+    b: Builder, problem: Convolution, x: Array, weight: Array, bias: Array | None, result: Array
 ) -> None:
     """Filters times what they cover, which is written out unless it is the images as they are."""
     p = problem
     wide = bias is not None and p.dtype is not dt.float32
     working = dt.float32 if wide else p.dtype
     filters = reshaped(weight, p.groups, p.filters, p.covered)
-    filters = elementwise.cast(gpu, filters, working)
+    filters = layouts.cast(b, filters, working)
     shape = (p.images, p.groups, p.filters, p.places)
-    made = empty(gpu, Spec(shape, working)) if bias is not None else reshaped(result, *shape)
+    product = b.result(Spec(shape, working)) if bias is not None else reshaped(result, *shape)
     for first, count in _steps(p):
         part = _images(x, first, count)
-        columns = part if p.is_pointwise else _columns(gpu, p, part, count)
+        columns = part if p.is_pointwise else _columns(b, p, part, count)
         columns = reshaped(columns, count, p.groups, p.covered, p.places)
-        columns = elementwise.cast(gpu, columns, working)
-        target = _images(made, first, count)
-        left, right, whole = matmul.problem_of(gpu, filters, columns, False, None)
-        matmul.family.run(gpu, whole, left, right, None, target)
+        columns = layouts.cast(b, columns, working)
+        target = _images(product, first, count)
+        seen, whole = matmul.problem_of(filters, columns, False, None)
+        matmul.family.run(b, whole, *matmul.matrices(b, seen, (filters, columns)), None, target)
     if bias is not None:
-        _add_bias(gpu, p, made, bias, result)
+        _add_bias(b, p, product, bias, result)
 
 
 def _steps(p: Convolution) -> list[tuple[int, int]]:
@@ -251,33 +280,33 @@ def _images(array: Array, first: int, count: int) -> Array:
     return replace(array, layout=Layout((count, *layout.shape[1:]), layout.strides, start))
 
 
-def _columns(gpu: Context, p: Convolution, x: Array, images: int) -> Array:
+def _columns(b: Builder, p: Convolution, x: Array, images: int) -> Array:
     """What filters cover of some images."""
     rows = images * p.groups * p.covered
-    columns = empty(gpu, Spec((rows, p.places), p.dtype), "scratch")
+    columns = b.result(Spec((rows, p.places), p.dtype), "scratch")
     name = kernel_name("conv2d", "columns", p.dtype)
-    pipeline = gpu.shaders.pipeline("convolution", name, safe_math=True)
+    pipeline = b.pipeline("convolution", name, safe_math=True)
     # A thread of a processor copies whole images, one of a GPU a row.
     height = p.window.results[0]
-    run = 1 if gpu.info.simd_hardware else height
+    run = b.info.by_kind(wide=height, simd=1)
     grid = (-(-height // run), rows, 1)
-    group = (min(grid[0], GROUP), 1, 1)
+    group = (min(grid[0], SMALL_GROUP), 1, 1)
     operands = [buffer_of(x), buffer_of(columns)]
-    arguments: list[Buffer | bytes] = [*operands, p.packed(), struct.pack("I", run)]
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="conv2d", variant="product")
+    arguments: list[Buffer | bytes] = [*operands, p.record(), packed(UINT, run)]
+    b.launch(pipeline, arguments, grid, group)
     return columns
 
 
-def _add_bias(gpu: Context, p: Convolution, made: Array, bias: Array, result: Array) -> None:
+def _add_bias(b: Builder, p: Convolution, made: Array, bias: Array, result: Array) -> None:
     """Into the result, which is rounded once."""
     grid = (p.places, p.images * p.groups * p.filters, 1)
-    group = (min(grid[0], GROUP), 1, 1)
+    group = (min(grid[0], SMALL_GROUP), 1, 1)
     name = kernel_name("conv2d", "bias", p.dtype)
-    pipeline = gpu.shaders.pipeline("convolution", name, safe_math=True)
+    pipeline = b.pipeline("convolution", name, safe_math=True)
     arguments: list[Buffer | bytes] = [
         buffer_of(made),
         buffer_of(bias),
         buffer_of(result),
-        p.packed(),
+        p.record(),
     ]
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="conv2d", variant="product")
+    b.launch(pipeline, arguments, grid, group)

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype, accumulator
+from lbrx.arrays.shape import Layout, Shape
+from lbrx.arrays.storage import Array, CpuStorage, NumberStorage
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, Record, packed
+from lbrx.device_info import DeviceKind
 from lbrx.kernels import streaming
-from lbrx.kernels.arrays import KernelArguments, accumulator, empty, size_class, whole_buffer
-from lbrx.kernels.chunked_program import CHUNK_BYTES, chunked_source
-from lbrx.kernels.program import (
-    GRID_AXES,
+from lbrx.kernels.arrays import KernelArguments, size_class, whole_buffer
+from lbrx.kernels.launching import CHUNK_BYTES, GROUP, chunk_grid, grid_over, group_of
+from lbrx.kernels.layouts import collapsed
+from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
+from lbrx.metal import Buffer, DeviceInfo
+from lbrx.metal.commands import NumberSlot
+from lbrx.metal.library import PipelineRequest, generated
+from lbrx.ops import BUILT_IN, TABLE, Attributes, Op, OpFamily, Role, Spec
+from lbrx.program.chunked_program import chunked_source
+from lbrx.program.element_program import (
     Access,
     Chunking,
     Program,
     ProgramInput,
     ProgramStep,
     source,
+    space_record,
 )
-from lbrx.kernels.registry import RUNNERS, Call, KernelFamily, Sample, computes, policy
-from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
-from lbrx.metal.commands import NumberSlot
-from lbrx.ops import BUILT_IN, TABLE, Attributes, Op, OpFamily, Role, Spec
-from lbrx.shape import Layout, Shape
-from lbrx.storage import Array, CpuStorage, NumberStorage
 
 FAMILIES = {
     *(OpFamily.UNARY, OpFamily.BINARY, OpFamily.COMPARISON, OpFamily.TERNARY),
@@ -45,7 +49,6 @@ LONG = {
     *("sin", "cos", "tan", "pow", "remainder", "floor_divide", "logaddexp"),
     *("erf", "expm1", "gelu", "geglu", "softplus"),
 }
-GROUP = 256  # threads
 PART = 1 << 30  # elements in one dispatch
 BUSY = 32 * GROUP  # elements that keep a core of a GPU busy
 MAX_CHUNKS = 2  # of a thread: more did not make an H200 faster
@@ -119,27 +122,6 @@ def _function(op: Op, attributes: Attributes) -> str:
 # ---- the index space of a kernel ----
 
 
-def collapsed(shape: Shape, layouts: Sequence[Layout]) -> tuple[Shape, list[Shape]]:
-    """Merge axes as far as the strides of all arrays (already of this shape) allow."""
-    sizes: list[int] = []
-    strides: list[list[int]] = [[] for _ in layouts]
-    for axis, n in enumerate(shape):
-        if n == 1:
-            continue
-        steps = [layout.strides[axis] for layout in layouts]
-        if sizes and all(own[-1] == n * s for own, s in zip(strides, steps, strict=True)):
-            sizes[-1] *= n
-            for own, s in zip(strides, steps, strict=True):
-                own[-1] = s
-        else:
-            sizes.append(n)
-            for own, s in zip(strides, steps, strict=True):
-                own.append(s)
-    if not sizes:
-        return (1,), [(0,)] * len(layouts)
-    return tuple(sizes), [tuple(own) for own in strides]
-
-
 def access(stride: int) -> Access:
     """How a kernel reads an operand with this stride along the last axis."""
     return {1: Access.ROW, 0: Access.SAME}.get(stride, Access.STRIDED)
@@ -169,8 +151,8 @@ class ElementSpace:
             return
         for first in range(0, n, PART):
             layouts = [
-                replace(layout, offset=layout.offset + first * own[0])
-                for layout, own in zip(self.layouts, self.strides, strict=False)
+                replace(layout, offset=layout.offset + first * steps[0])
+                for layout, steps in zip(self.layouts, self.strides, strict=False)
             ]
             shape = (min(PART, n - first), *self.shape[1:])
             yield first, ElementSpace(shape, self.strides, layouts)
@@ -184,22 +166,19 @@ class ElementSpace:
         """The same space with the last axis, and the inputs that are read along it, in chunks."""
         strides, layouts = [], []
         arrays = [x for x in program.inputs if x.access is not Access.SCALAR]
-        for given, layout, own in zip(arrays, self.layouts, self.strides, strict=False):
-            unit = length if given.access is Access.ROW else 1
-            strides.append((*(stride // unit for stride in own[:-1]), own[-1]))
+        for read, layout, steps in zip(arrays, self.layouts, self.strides, strict=False):
+            unit = length if read.access is Access.ROW else 1
+            strides.append((*(stride // unit for stride in steps[:-1]), steps[-1]))
             layouts.append(replace(layout, offset=layout.offset // unit))
         return ElementSpace((*self.shape[:-1], self.shape[-1] // length), strides, layouts)
 
-    def packed(self, wide: bool) -> bytes:
-        """The `Space` record of the generated source."""
-        code = "q" if wide else "i"
+    def record(self, wide: bool) -> Record:
+        """The space as the generated kernel reads it."""
+        axes, arrays = len(self.shape), len(self.layouts)
         starts = [layout.offset for layout in self.layouts] or [0]
-        strides = [s for own in self.strides[: len(self.layouts)] for s in own] or [0]
-        sizes = struct.pack(f"{len(self.shape)}I", *self.shape)
-        padding = bytes(-len(sizes) % struct.calcsize(code))
-        return (
-            sizes + padding + struct.pack(f"{len(starts) + len(strides)}{code}", *starts, *strides)
-        )
+        strides = [s for steps in self.strides[:arrays] for s in steps] or [0] * axes
+        kind = space_record(axes, arrays, wide)
+        return kind(shape=self.shape, start=starts, strides=strides)
 
 
 # ---- running ----
@@ -227,8 +206,8 @@ def run(call: Call) -> tuple[Array, ...]:
     inputs += [host_number(v) for v in numbers(call.attributes)]
     step = step_of(call.op, call.attributes, specs, output.dtype)
     outputs = ((len(inputs), output),)
-    made = Computation(call.op.name, output.shape, tuple(inputs), (step,), outputs)
-    return compute(call.gpu, made)
+    computed = Computation(call.op.name, output.shape, tuple(inputs), (step,), outputs)
+    return compute(call.builder, computed)
 
 
 def expanded(array: Array, shape: Shape) -> Array:
@@ -242,9 +221,9 @@ def host_number(value: float) -> Array:
     return Array(CpuStorage(data), sh.contiguous(()), dt.float32)
 
 
-def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
+def compute(b: Builder, what: Computation) -> tuple[Array, ...]:
     """Choose a kernel and encode it."""
-    results = tuple(empty(gpu, spec) for _, spec in what.outputs)
+    results = tuple(b.result(spec) for _, spec in what.outputs)
     if 0 in what.shape:
         return results
     arrays = [x.layout for x in what.inputs if not is_host(x)]
@@ -252,7 +231,7 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     axes, strides = collapsed(what.shape, [*arrays, written])
     if axes == (1,):  # a single element is treated as a row of length 1
         strides = [(1,)] * len(strides)
-    accesses = iter([_access(axes, own) for own in strides])
+    accesses = iter([_access(axes, steps) for steps in strides])
     inputs = [
         ProgramInput(x.dtype, Access.SCALAR if is_host(x) else next(accesses)) for x in what.inputs
     ]
@@ -265,7 +244,7 @@ def compute(gpu: Context, what: Computation) -> tuple[Array, ...]:
     problem = ElementwiseProblem(
         program, math.prod(what.shape), _longest_chunk(program, space, values)
     )
-    family.run(gpu, problem, what.name, space, values, results)
+    family.run(b, problem, what.name, space, values, results, op=what.name)
     return results
 
 
@@ -279,12 +258,12 @@ def _longest_chunk(program: Program, space: ElementSpace, values: KernelArgument
     starts = [0] if program.is_flat else [space.shape[-1]]  # multiples of a chunk, in elements
     bytes_and_widths: list[tuple[int, int]] = []
     arrays = iter(zip(space.layouts, space.strides, strict=False))
-    for value, given in zip(values, program.inputs, strict=True):
+    for value, read in zip(values, program.inputs, strict=True):
         if isinstance(value, bytes):
             continue
         layout, strides = next(arrays)
-        if given.access is Access.ROW:
-            width = given.dtype.itemsize
+        if read.access is Access.ROW:
+            width = read.dtype.itemsize
             widths.append(width)
             bytes_and_widths.append((value.offset + layout.offset * width, width))
             if not program.is_flat:
@@ -317,7 +296,7 @@ def needs_wide(layouts: Sequence[Layout]) -> bool:
 
 @family.variant("single")
 def single(
-    gpu: Context,
+    b: Builder,
     problem: ElementwiseProblem,
     name: str,
     space: ElementSpace,
@@ -326,31 +305,29 @@ def single(
 ) -> None:
     """One thread per element; on a CPU, neighbouring threads become a vectorised loop."""
     program = problem.program
-    pipeline = _pipeline(gpu, program, name)
+    pipeline = _pipeline(program, name)
     buffers = [whole_buffer(result) for result in results]
     if not program.is_flat:
         for first, piece in space.pieces():
             written = buffers if piece is space else _slices(program, buffers, first, piece)
-            arguments = [*values, *written, piece.packed(program.wide)]
+            arguments = [*values, *written, piece.record(program.wide)]
             grid = grid_over(piece.shape)
-            gpu.queue.dispatch(
-                pipeline, arguments, grid, _group(grid), kernel=name, variant="single"
-            )
+            b.launch(pipeline, arguments, grid, group_of(grid))
         return
     for part in _parts(program, values, buffers, space, problem.size):
         grid = (part.size, 1, 1)
-        gpu.queue.dispatch(
-            pipeline, part.arguments, grid, _group(grid), kernel=name, variant="single"
-        )
+        b.launch(pipeline, part.arguments, grid, group_of(grid))
 
 
-def _reads_columns(info: DeviceInfo, problem: ElementwiseProblem) -> bool:
-    return problem.program.reads_columns and not info.simd_hardware
-
-
-@family.variant("blocked", can=_reads_columns, cost=lambda info, problem: 0.5)
+@family.variant(
+    "blocked",
+    can=lambda info, problem: problem.program.reads_columns,
+    cost=lambda info, problem: 0.5,
+    made_for=DeviceKind.WIDE,
+    only=True,
+)
 def blocked(
-    gpu: Context,
+    b: Builder,
     problem: ElementwiseProblem,
     name: str,
     space: ElementSpace,
@@ -359,16 +336,16 @@ def blocked(
 ) -> None:
     """One thread per block, which transposes its part of operands that are read by columns."""
     program = replace(problem.program, blocked=True)
-    _in_parts(gpu, program, name, space, values, results)
+    _in_parts(b, program, name, space, values, results)
 
 
 def _stream_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
     return 0.4 if streaming.pays_off(info, problem.program, problem.size) else 2.0
 
 
-@family.variant("streamed", can=lambda info, _: not info.simd_hardware, cost=_stream_cost)
+@family.variant("streamed", cost=_stream_cost, made_for=DeviceKind.WIDE, only=True)
 def streamed(
-    gpu: Context,
+    b: Builder,
     problem: ElementwiseProblem,
     name: str,
     space: ElementSpace,
@@ -378,38 +355,42 @@ def streamed(
     """One thread per run or block, which writes results past the caches."""
     columns = problem.program.reads_columns
     program = replace(problem.program, blocked=columns, streamed=True)
-    _in_parts(gpu, program, name, space, values, results)
+    _in_parts(b, program, name, space, values, results)
 
 
 def _in_parts(
-    gpu: Context,
+    b: Builder,
     program: Program,
     name: str,
     space: ElementSpace,
     values: KernelArguments,
     results: Sequence[Array],
 ) -> None:
-    pipeline = _pipeline(gpu, program, name)
+    pipeline = _pipeline(program, name)
     buffers = [whole_buffer(result) for result in results]
     across, down = (BLOCK, BLOCK) if program.blocked else (RUN, 1)
-    variant = "streamed" if program.streamed else "blocked"
     for first, piece in space.pieces():
         written = buffers if piece is space else _slices(program, buffers, first, piece)
         x, y, z = grid_over(piece.shape)
         grid = (-(-x // across), -(-y // down), z)
-        arguments = [*values, *written, piece.packed(program.wide)]
-        gpu.queue.dispatch(pipeline, arguments, grid, (1, 1, 1), kernel=name, variant=variant)
+        arguments = [*values, *written, piece.record(program.wide)]
+        b.launch(pipeline, arguments, grid, (1, 1, 1))
 
 
 def _chunks_cost(info: DeviceInfo, problem: ElementwiseProblem) -> float:
     """Several elements per thread pay off once all cores of a GPU are busy."""
     enough = BUSY * (info.cores or 1)
-    return 0.9 if info.simd_hardware and problem.size >= enough else 1.1
+    return 0.9 if problem.size >= enough else 1.1
 
 
-@family.variant("chunks", can=lambda info, problem: problem.chunk > 1, cost=_chunks_cost)
+@family.variant(
+    "chunks",
+    can=lambda info, problem: problem.chunk > 1,
+    cost=_chunks_cost,
+    made_for=DeviceKind.SIMD,
+)
 def chunks(
-    gpu: Context,
+    b: Builder,
     problem: ElementwiseProblem,
     name: str,
     space: ElementSpace,
@@ -419,38 +400,24 @@ def chunks(
     """Several chunks per thread, each a vector of neighbouring elements."""
     chunking = _chunking(problem)
     program = replace(problem.program, chunking=chunking)
-    pipeline = _pipeline(gpu, program, name)
+    pipeline = _pipeline(program, name)
     buffers = [whole_buffer(result) for result in results]
     if program.is_flat:
         for part in _parts(program, values, buffers, space, problem.size):
             groups = -(-part.size // (chunking.length * chunking.count * GROUP))
-            arguments = [*part.arguments, struct.pack("I", part.size)]
-            gpu.queue.dispatch(
+            arguments = [*part.arguments, packed(UINT, part.size)]
+            b.launch(
                 pipeline,
                 arguments,
                 (groups * GROUP, 1, 1),
                 (GROUP, 1, 1),
-                kernel=name,
-                variant="chunks",
             )
         return
     for first, piece in space.in_chunks(program, chunking.length).pieces():
         written = _slices(program, buffers, first, piece, chunking.length)
         grid, group = chunk_grid(piece.shape, chunking.count)
-        arguments = [*values, *written, piece.packed(program.wide)]
-        gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=name, variant="chunks")
-
-
-def chunk_grid(shape: Shape, count: int = 1) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Threads for a shape whose last axis counts chunks, and threadgroups that divide them.
-
-    Each thread takes a chunk of `count` rows.
-    """
-    x, y, z = grid_over(shape)
-    y = -(-y // count)
-    across = min(1 << (x - 1).bit_length(), GROUP)
-    down = GROUP // across
-    return (-(-x // across) * across, -(-y // down) * down, z), (across, down, 1)
+        arguments = [*values, *written, piece.record(program.wide)]
+        b.launch(pipeline, arguments, grid, group)
 
 
 def _chunking(problem: ElementwiseProblem) -> Chunking:
@@ -479,9 +446,9 @@ def _parts(
     """Split a flat program so that 32-bit indices suffice."""
     starts = iter(layout.offset for layout in space.layouts)
     bound: list[tuple[Buffer | bytes, int, int]] = []
-    for value, given in zip(values, program.inputs, strict=True):
-        start = 0 if given.access is Access.SCALAR else next(starts)
-        bound.append((value, start, given.dtype.itemsize))
+    for value, read in zip(values, program.inputs, strict=True):
+        start = 0 if read.access is Access.SCALAR else next(starts)
+        bound.append((value, start, read.dtype.itemsize))
     for buffer, (_, dtype) in zip(buffers, program.outputs, strict=True):
         bound.append((buffer, 0, dtype.itemsize))
     for first in range(0, size, PART):
@@ -506,45 +473,9 @@ def _from(
     return value.slice((start + first) * itemsize, count * itemsize)
 
 
-def _pipeline(gpu: Context, program: Program, name: str) -> Pipeline:
-    """Compiled with safe math, which keeps NaN and infinity."""
-    function = _kernel_name(program, name)
-    text = (source if program.chunking is None else chunked_source)(program, function)
-    return gpu.shaders.pipeline("elementwise", function, safe_math=True, source=text)
-
-
 @cache
-def _kernel_name(program: Program, name: str) -> str:
-    """The name with a digest of the program."""
-    return f"{name}_{blake2b(repr(program).encode(), digest_size=6).hexdigest()}"
-
-
-def grid_over(shape: Shape) -> tuple[int, int, int]:
-    """The last axis along x, the one before along y, all others along z."""
-    lengths = [*reversed(shape), 1, 1]
-    return lengths[0], lengths[1], math.prod(lengths[GRID_AXES - 1 :])
-
-
-def _group(grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    x = min(grid[0], GROUP)
-    return x, min(grid[1], max(GROUP // x, 1)), 1
-
-
-# ---- for other families ----
-
-
-def contiguous(gpu: Context, array: Array) -> Array:
-    """The array itself if it is contiguous, else a contiguous copy."""
-    return array if array.layout.is_contiguous else _applied(gpu, "copy", array)
-
-
-def cast(gpu: Context, array: Array, dtype: Dtype) -> Array:
-    """The array cast to a dtype; the array itself if it has that dtype."""
-    return array if array.dtype is dtype else _applied(gpu, "cast", array, dtype=dtype)
-
-
-def _applied(gpu: Context, name: str, array: Array, **attributes: Any) -> Array:
-    op = TABLE[name]
-    outputs = op.infer([Spec(array.layout.shape, array.dtype)], attributes)
-    (result,) = RUNNERS[name](Call(gpu, op, (array,), attributes, outputs))
-    return result
+def _pipeline(program: Program, name: str) -> PipelineRequest:
+    """Named by a digest of the program; compiled with safe math, which keeps NaN and infinity."""
+    function = f"{name}_{blake2b(repr(program).encode(), digest_size=6).hexdigest()}"
+    text = generated((source if program.chunking is None else chunked_source)(program, function))
+    return PipelineRequest("elementwise", function, safe_math=True, source=text)

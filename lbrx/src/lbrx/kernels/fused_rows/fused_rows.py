@@ -4,25 +4,29 @@ single operations."""
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
 
-from lbrx import shape as sh
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import KernelArguments, empty, size_class, whole_buffer
-from lbrx.kernels.program import Access, ProgramInput, ProgramStep
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Record
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import KernelArguments, size_class, whole_buffer
+from lbrx.kernels.elementwise import elementwise
+from lbrx.kernels.launching import SIMD_WIDTH
 from lbrx.kernels.registry import KernelFamily, policy
-from lbrx.kernels.row_program import RowProgram, longest_run, source
-from lbrx.kernels.rows import KEPT, OWN_BYTES, SIMD_WIDTH
-from lbrx.metal import Context, DeviceInfo
+from lbrx.kernels.rows.rows import KEPT, OWN_BYTES
+from lbrx.metal import DeviceInfo
+from lbrx.metal.library import PipelineRequest, generated
 from lbrx.ops import Spec
-from lbrx.shape import Shape
-from lbrx.storage import Array
+from lbrx.program.element_program import Access, ProgramInput, ProgramStep
+from lbrx.program.row_program import TEAM, RowProgram, longest_run, source, space_record
 
-TEAM = 512  # threads at most
 LONGEST = TEAM * KEPT
 """The longest row that a threadgroup can process."""
 
@@ -58,11 +62,11 @@ class FusedRowsProblem:
 family: KernelFamily[FusedRowsProblem] = KernelFamily("rows")
 
 
-def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
+def compute(b: Builder, what: RowComputation) -> tuple[Array, ...]:
     """Choose a kernel and encode it."""
     arrays = [x.layout for x in what.inputs if not elementwise.is_host(x)]
     leading = [replace(x, shape=x.shape[:-1], strides=x.strides[:-1]) for x in arrays]
-    axes, strides = elementwise.collapsed(what.rows, [*leading, sh.contiguous(what.rows)])
+    axes, strides = layouts.collapsed(what.rows, [*leading, sh.contiguous(what.rows)])
     accesses = iter([elementwise.access(x.strides[-1]) for x in arrays])
     inputs = [
         ProgramInput(x.dtype, Access.SCALAR if elementwise.is_host(x) else next(accesses))
@@ -74,15 +78,15 @@ def compute(gpu: Context, what: RowComputation) -> tuple[Array, ...]:
     whole = tuple(math.prod(spec.shape) > count for _, spec in what.outputs)
     excess = policy().excess_precision
     program = RowProgram(tuple(inputs), what.steps, outputs, whole, len(axes), wide, excess=excess)
-    results = tuple(empty(gpu, spec) for _, spec in what.outputs)
+    results = tuple(b.result(spec) for _, spec in what.outputs)
     values = [
         elementwise.constant(x) if elementwise.is_host(x) else whole_buffer(x) for x in what.inputs
     ]
-    steps = [(*own, x.strides[-1]) for own, x in zip(strides, arrays, strict=False)]
+    steps = [(*outer, x.strides[-1]) for outer, x in zip(strides, arrays, strict=False)]
     space = _space(axes, what.length, [x.offset for x in arrays], steps, wide)
     arguments = [*values, *map(whole_buffer, results), space]
     problem = FusedRowsProblem(program, count, what.length, _run(what, program))
-    family.run(gpu, problem, what.name, arguments)
+    family.run(b, problem, what.name, arguments, op=what.name)
     return results
 
 
@@ -92,7 +96,7 @@ def _run(what: RowComputation, program: RowProgram) -> int:
     The order of sums depends on it, and so it is 1 if bits must not depend on the batch.
     """
     accesses = zip(what.inputs, program.inputs, strict=True)
-    arrays = [array for array, given in accesses if given.access is Access.ROW]
+    arrays = [array for array, read in accesses if read.access is Access.ROW]
     written = [
         dtype for (_, dtype), whole in zip(program.outputs, program.whole, strict=True) if whole
     ]
@@ -111,23 +115,17 @@ def _begins_with_runs(array: Array, run: int) -> bool:
 
 def _space(
     axes: Shape, length: int, starts: Sequence[int], strides: Sequence[Shape], wide: bool
-) -> bytes:
-    """The `Space` record of the generated source."""
-    code = "q" if wide else "i"
-    flat = [*(starts or [0]), *(step for own in strides for step in own)]
-    flat += [0] * (0 if strides else len(axes) + 1)
-    sizes = struct.pack(f"{len(axes) + 1}I", *axes, length)
-    return (
-        sizes
-        + bytes(-len(sizes) % struct.calcsize(code))
-        + struct.pack(f"{len(flat)}{code}", *flat)
-    )
+) -> Record:
+    """The space as the generated kernel reads it."""
+    kind = space_record(len(axes), len(starts), wide)
+    steps = [step for outer in strides for step in outer] or [0] * (len(axes) + 1)
+    return kind(shape=axes, length=length, start=starts or [0], strides=steps)
 
 
-@family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
-def serial(gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
+@family.variant("serial", made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
     """One thread per row."""
-    _dispatch(gpu, problem.program, name, arguments, problem.count, 1, "serial")
+    _dispatch(b, problem.program, name, arguments, problem.count, 1, "serial")
 
 
 def _row_bytes(problem: FusedRowsProblem) -> list[int]:
@@ -137,7 +135,7 @@ def _row_bytes(problem: FusedRowsProblem) -> list[int]:
 
 
 def _can_stream(info: DeviceInfo, problem: FusedRowsProblem) -> bool:
-    return 0 < max(_row_bytes(problem), default=0) <= OWN_BYTES and not info.simd_hardware
+    return 0 < max(_row_bytes(problem), default=0) <= OWN_BYTES
 
 
 def _stream_cost(info: DeviceInfo, problem: FusedRowsProblem) -> float:
@@ -146,31 +144,27 @@ def _stream_cost(info: DeviceInfo, problem: FusedRowsProblem) -> float:
     return 0.5 if streams and problem.program.kept is None else 4.0
 
 
-@family.variant("streamed", can=_can_stream, cost=_stream_cost)
-def streamed(
-    gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
-) -> None:
+@family.variant("streamed", can=_can_stream, cost=_stream_cost, made_for=DeviceKind.WIDE, only=True)
+def streamed(b: Builder, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
     """One thread per row, which writes results past the caches."""
     program = replace(problem.program, streamed=True)
-    _dispatch(gpu, program, name, arguments, problem.count, 1, "streamed")
+    _dispatch(b, program, name, arguments, problem.count, 1, "streamed")
 
 
 @family.variant(
     "together",
     can=lambda info, problem: problem.length <= LONGEST,
-    cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0,
+    made_for=DeviceKind.SIMD,
 )
-def together(
-    gpu: Context, problem: FusedRowsProblem, name: str, arguments: KernelArguments
-) -> None:
+def together(b: Builder, problem: FusedRowsProblem, name: str, arguments: KernelArguments) -> None:
     """One threadgroup per row."""
     program = replace(problem.program, together=True, run=problem.run)
     threads = -(-problem.length // (KEPT * SIMD_WIDTH)) * SIMD_WIDTH
-    _dispatch(gpu, program, name, arguments, problem.count, threads, "together")
+    _dispatch(b, program, name, arguments, problem.count, threads, "together")
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     program: RowProgram,
     name: str,
     arguments: KernelArguments,
@@ -178,16 +172,14 @@ def _dispatch(
     team: int,
     variant: str,
 ) -> None:
-    function = _kernel_name(program, name)
-    text = source(program, function)
-    pipeline = gpu.shaders.pipeline("rows", function, safe_math=True, source=text)
     # Serial threads do not cooperate; the group size only shapes the grid.
     group = team if program.together else min(rows, SIMD_WIDTH)
-    gpu.queue.dispatch(
-        pipeline, arguments, (rows * team, 1, 1), (group, 1, 1), kernel=name, variant=variant
-    )
+    b.launch(_pipeline(program, name), arguments, (rows * team, 1, 1), (group, 1, 1))
 
 
 @cache
-def _kernel_name(program: RowProgram, name: str) -> str:
-    return f"{name}_{blake2b(repr(program).encode(), digest_size=4).hexdigest()}"
+def _pipeline(program: RowProgram, name: str) -> PipelineRequest:
+    function = f"{name}_{blake2b(repr(program).encode(), digest_size=4).hexdigest()}"
+    return PipelineRequest(
+        "rows", function, safe_math=True, source=generated(source(program, function))
+    )

@@ -1,19 +1,8 @@
 // Take, gather and scatter. Arrays are contiguous with shape (outer, axis, inner); elements are moved
 // as integers of their width. An index out of range is reported and skipped.
 #pragma once
-#include <metal_stdlib>
+#include "records/indexing.h"
 using namespace metal;
-
-// The type of the indices: the width in bytes, negative if they are signed.
-constant int INDEX_TYPE [[function_constant(0)]];
-// Whether the grid's x is the inner axis, or the indices if there is no inner axis.
-constant bool ALONG_INNER [[function_constant(1)]];
-
-struct Picking {
-  ulong axis;   // elements of the indexed axis
-  ulong inner;  // elements after it, as one axis
-  ulong count;  // indices along the axis
-};
 
 // What the host reads after the kernel.
 struct Report {
@@ -61,13 +50,13 @@ inline Cell cell(uint3 at) {
 
 template <typename T>
 kernel void take(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
-                 device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                 device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
                  device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const Cell here = cell(at);
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const long index = index_at(indices, here.index);
   const ulong from = place(index, picking.axis);
-  device T* to = out + (here.plane * picking.count + here.index) * inner;
+  device T* to = out + (here.plane * picking.indices + here.index) * inner;
   if (from < picking.axis) {
     to[here.inner] = in[(here.plane * picking.axis + from) * inner + here.inner];
   } else {
@@ -79,11 +68,11 @@ kernel void take(device const T* in [[buffer(0)]], device const void* indices [[
 // A thread copies whole rows: `run` of them.
 template <typename T>
 kernel void take_rows(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
-                      device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                      device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
                       device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const long index = index_at(indices, at.x);
   const ulong from = place(index, picking.axis);
-  device T* to = out + (ulong(at.y) * picking.count + at.x) * picking.inner;
+  device T* to = out + (ulong(at.y) * picking.indices + at.x) * picking.inner;
   if (from < picking.axis) {
     device const T* row = in + (ulong(at.y) * picking.axis + from) * picking.inner;
     for (ulong i = 0; i < picking.inner; i++) to[i] = row[i];
@@ -95,11 +84,11 @@ kernel void take_rows(device const T* in [[buffer(0)]], device const void* indic
 
 template <typename T>
 kernel void gather(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
-                   device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
+                   device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
                    device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const Cell here = cell(at);
   const ulong inner = ALONG_INNER ? picking.inner : 1;
-  const ulong i = (here.plane * picking.count + here.index) * inner + here.inner;
+  const ulong i = (here.plane * picking.indices + here.index) * inner + here.inner;
   const long index = index_at(indices, i);
   const ulong from = place(index, picking.axis);
   if (from < picking.axis) {
@@ -135,17 +124,12 @@ struct Max {
   }
 };
 
-struct Walking {
-  uint columns;  // neighbouring columns per thread
-  ulong share;   // elements of the axis that a thread writes
-};
-
 // Each thread reads all indices of its columns in order and writes those in its share of the axis:
 // no two threads write the same element, and sums are reproducible.
 template <typename Change, typename T>
 kernel void scatter(device const void* indices [[buffer(0)]], device const T* updates [[buffer(1)]],
-                    device T* out [[buffer(2)]], constant Picking& picking [[buffer(3)]],
-                    device Report& wrong [[buffer(4)]], constant Walking& walking [[buffer(5)]],
+                    device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
+                    device Report& wrong [[buffer(4)]], constant WalkingRecord& walking [[buffer(5)]],
                     uint3 at [[thread_position_in_grid]]) {
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const ulong column = ulong(at.x) * walking.columns;
@@ -153,8 +137,8 @@ kernel void scatter(device const void* indices [[buffer(0)]], device const T* up
   const ulong first = at.y * walking.share;
   const ulong end = min(first + walking.share, picking.axis);
   device T* to = out + at.z * picking.axis * inner + column;
-  ulong i = at.z * picking.count * inner + column;
-  for (ulong n = 0; n < picking.count; n++, i += inner) {
+  ulong i = at.z * picking.indices * inner + column;
+  for (ulong n = 0; n < picking.indices; n++, i += inner) {
     for (ulong c = 0; c < columns; c++) {
       const long index = index_at(indices, i + c);
       const ulong target = place(index, picking.axis);

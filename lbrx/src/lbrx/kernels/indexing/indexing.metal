@@ -2,12 +2,12 @@
 
 #define INSTANTIATE(op, variant, kernel_name, name, type)                                    \
   template [[host_name(#op "_" #variant "_" #name)]] kernel void kernel_name<type>(          \
-      device const type*, device const void*, device type*, constant Picking&, device Report&, \
+      device const type*, device const void*, device type*, constant PickRecord&, device Report&, \
       uint3);
 #define SCATTER(reduce, change, name, type)                                                  \
   template [[host_name("scatter_" #reduce "_" #name)]] kernel void scatter<change, type>(    \
-      device const void*, device const type*, device type*, constant Picking&, device Report&, \
-      constant Walking&, uint3);
+      device const void*, device const type*, device type*, constant PickRecord&, device Report&, \
+      constant WalkingRecord&, uint3);
 #define MOVED(name, type)                              \
   INSTANTIATE(take, element, take, name, type)         \
   INSTANTIATE(take, row, take_rows, name, type)        \

@@ -1,38 +1,34 @@
 """Indexing: take, gather and scatter.
 
-Indices that are already in memory are checked immediately. Those that are still being computed are
-checked by the kernel, which skips indices out of range; the next wait raises the error.
+The kernel checks indices and skips those out of range; the next wait raises the error.
 """
 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise, movement
-from lbrx.kernels.arrays import (
-    buffer_of,
-    empty,
-    kernel_name,
-    placed,
-    size_class,
-    whole_buffer,
-)
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.command_list import ReportCheck
+from lbrx.command_lists.records import Bool, Constants, Int, Record, UInt, ULong
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
+from lbrx.kernels.launching import GROUP
+from lbrx.kernels.movement import movement
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.commands import recorder
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.storage import Array
 
-GROUP = 256  # threads
-CHECKED_ON_HOST = 1 << 18  # indices; more are checked by the kernel, which is faster
 REPORT_BYTES = 12  # of a `Report`
 SERIAL_COLUMNS = 64  # columns per thread: whole cache lines
 THREADS_A_CORE = 1024  # of a GPU
@@ -40,6 +36,27 @@ THREADS_A_CORE = 1024  # of a GPU
 # number of cores on.
 SHARED_FROM = 8
 HALVES = (dt.float16, dt.bfloat16)
+
+
+class IndexConstants(Constants, header="indexing"):
+    INDEX_TYPE: Int  # the width of indices in bytes, negative if they are signed
+    ALONG_INNER: Bool = True  # whether the grid's x is the inner axis; otherwise the indices
+
+
+class PickRecord(Record, header="indexing"):
+    axis: ULong  # elements of the indexed axis
+    inner: ULong  # elements after it, as one axis
+    indices: ULong  # along the axis
+
+
+class WalkingRecord(Record, header="indexing"):
+    columns: UInt  # neighbouring columns per thread
+    share: ULong  # elements of the axis that a thread writes
+
+
+def index_type(dtype: Dtype) -> int:
+    """The function constant for indices of a dtype."""
+    return -dtype.itemsize if dtype.kind is dt.Kind.INT else dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -58,14 +75,13 @@ class PickProblem:
         """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.dtype} {size_class(self.outer, self.count, self.inner)}"
 
-    def packed(self) -> bytes:
-        """The problem as the record that the kernels read."""
-        return struct.pack("3Q", self.axis, self.inner, self.count)
+    def record(self) -> PickRecord:
+        """The problem as the kernels read it."""
+        return PickRecord(axis=self.axis, inner=self.inner, indices=self.count)
 
-    def constants(self) -> dict[int, np.generic]:
-        """The kernels' function constants: the type of indices, and whether runs are copied."""
-        signed = -1 if self.indices.kind is dt.Kind.INT else 1
-        return {0: np.int32(signed * self.indices.itemsize), 1: np.bool_(self.inner > 1)}
+    def constants(self) -> IndexConstants:
+        """The kernels' function constants."""
+        return IndexConstants(INDEX_TYPE=index_type(self.indices), ALONG_INNER=self.inner > 1)
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -81,7 +97,7 @@ class Indices:
 
     array: Array
     report: Buffer
-    check: Callable[[], IndexError | None] | None
+    check: ReportCheck | None
 
 
 take: KernelFamily[PickProblem] = KernelFamily("take")
@@ -100,43 +116,19 @@ take.samples += [
 # ---- indices ----
 
 
-def _indices(gpu: Context, op: str, given: Array, axis: int, *, checked: bool = True) -> Indices:
-    array = elementwise.contiguous(gpu, placed(gpu, given))
+def _indices(b: Builder, op: str, given: Array, axis: int, *, checked: bool = True) -> Indices:
+    array = layouts.contiguous(b, b.placed(given))
     if not checked:
-        return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    seen = _seen(gpu, given, array)
-    if seen is not None and seen.layout.size <= CHECKED_ON_HOST:
-        _check(seen, axis)
-        return Indices(array, gpu.buffer(REPORT_BYTES), None)
-    report = gpu.host_buffer(REPORT_BYTES)
-    words = report.unsynchronised().view(np.uint32)
-    words[:] = 0
+        return Indices(array, b.scratch(REPORT_BYTES), None)
+    kind = array.dtype.numpy.kind + "8"
 
-    def check() -> IndexError | None:
-        found, *halves = words.tolist()
-        words[0] = 0
-        kind = array.dtype.numpy.kind + "8"
+    def check(words: NDArray[Any]) -> IndexError | None:
+        is_beyond, *halves = words.tolist()
+        words[0] = 0  # a replay uses the report again
         index = np.array(halves, np.uint32).view(kind)[0]
-        return IndexError(f"kernel {op}: {_beyond(index, axis)}") if found else None
+        return IndexError(f"kernel {op}: {_beyond(index, axis)}") if is_beyond else None
 
-    return Indices(array, report, check)
-
-
-def _seen(gpu: Context, given: Array, placed: Array) -> Array | None:
-    """The indices where the host sees them without a wait; None if it does not."""
-    if given.storage.device != "metal":
-        return given
-    block = whole_buffer(placed).block
-    # Recorded commands will run with indices that are not known yet.
-    ready = recorder() is None and block.ticket <= gpu.queue.completed()
-    return placed if ready and not block.private else None
-
-
-def _check(array: Array, axis: int) -> None:
-    values = array.numpy()
-    if values.size and (values.min() < -axis or values.max() >= axis):
-        wrong = values[(values < -axis) | (values >= axis)]
-        raise IndexError(_beyond(wrong[0], axis))
+    return Indices(array, b.report(REPORT_BYTES), check)
 
 
 def _beyond(index: np.generic, axis: int) -> str:
@@ -150,7 +142,7 @@ def _problem(array: Array, axis: int, dtype: Dtype, indices: Dtype, count: int) 
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     op: str,
     variant: str,
     problem: PickProblem,
@@ -159,11 +151,9 @@ def _dispatch(
     indices: Indices,
 ) -> None:
     name = kernel_name(op, variant, problem.dtype)
-    pipeline = gpu.shaders.pipeline("indexing", name, problem.constants(), safe_math=True)
+    pipeline = b.pipeline("indexing", name, problem.constants(), safe_math=True)
     group = (min(grid[0], GROUP), min(grid[1], max(GROUP // max(grid[0], 1), 1)), 1)
-    gpu.queue.dispatch(
-        pipeline, arguments, grid, group, kernel=op, variant=variant, check=indices.check
-    )
+    b.launch(*(pipeline, arguments, grid, group), check=indices.check, report=indices.report)
 
 
 # ---- take ----
@@ -172,23 +162,19 @@ def _dispatch(
 @computes("take")
 def run_take(call: Call) -> tuple[Array, ...]:
     """Compute `take`."""
-    given, wanted = call.inputs
-    assert given is not None
+    picked_from, wanted = call.inputs
+    assert picked_from is not None
     assert wanted is not None
-    axis = sh.normalize_axis(call.attributes["axis"], len(given.layout.shape))
-    source = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    axis = sh.normalize_axis(call.attributes["axis"], len(picked_from.layout.shape))
+    source = layouts.contiguous(call.builder, call.builder.placed(picked_from))
     checked = call.attributes["beyond"] == "raise"
-    indices = _indices(call.gpu, "take", wanted, source.layout.shape[axis], checked=checked)
-    result = empty(call.gpu, call.outputs[0])
+    indices = _indices(call.builder, "take", wanted, source.layout.shape[axis], checked=checked)
+    result = call.builder.result(call.outputs[0])
     count = indices.array.layout.size
     problem = _problem(source, axis, source.dtype, indices.array.dtype, count)
-    # A replay may bind memory with another alignment.
-    if recorder() is None:
-        problem = _in_words(problem, buffer_of(source).address)
-    else:
-        problem = replace(problem, dtype=movement.BITS[source.dtype.itemsize])
+    problem = _in_words(problem, buffer_of(source).address)
     if result.layout.size:
-        take.run(call.gpu, problem, buffer_of(source), indices, buffer_of(result))
+        take.run(call.builder, problem, buffer_of(source), indices, buffer_of(result))
     return (result,)
 
 
@@ -199,27 +185,27 @@ def _in_words(problem: PickProblem, address: int) -> PickProblem:
     return replace(problem, dtype=movement.BITS[width], inner=row // width)
 
 
-@take.variant("element", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
+@take.variant("element", cost=lambda info, problem: 2.0)
 def take_element(
-    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
+    b: Builder, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """One thread per element."""
-    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
-    _dispatch(gpu, "take", "element", problem, arguments, problem.grid, indices)
+    arguments = (source, buffer_of(indices.array), result, problem.record(), indices.report)
+    _dispatch(b, "take", "element", problem, arguments, problem.grid, indices)
 
 
-def _row_cost(info: DeviceInfo, problem: PickProblem) -> float:
-    return 1.5 if not info.simd_hardware and problem.inner > 1 else 3.0
-
-
-@take.variant("row", cost=_row_cost)
+@take.variant(
+    "row",
+    cost=lambda info, problem: 1.5 if problem.inner > 1 else 3.0,
+    made_for=DeviceKind.WIDE,
+)
 def take_row(
-    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
+    b: Builder, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """One thread per row."""
-    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
+    arguments = (source, buffer_of(indices.array), result, problem.record(), indices.report)
     grid = (problem.count, problem.outer, 1)
-    _dispatch(gpu, "take", "row", problem, arguments, grid, indices)
+    _dispatch(b, "take", "row", problem, arguments, grid, indices)
 
 
 # ---- gather ----
@@ -228,27 +214,27 @@ def take_row(
 @computes("gather")
 def run_gather(call: Call) -> tuple[Array, ...]:
     """Compute `gather`."""
-    given, wanted = call.inputs
-    assert given is not None
+    picked_from, wanted = call.inputs
+    assert picked_from is not None
     assert wanted is not None
-    axis = sh.normalize_axis(call.attributes["axis"], len(given.layout.shape))
-    source = elementwise.contiguous(call.gpu, placed(call.gpu, given))
-    indices = _indices(call.gpu, "gather", wanted, source.layout.shape[axis])
-    result = empty(call.gpu, call.outputs[0])
+    axis = sh.normalize_axis(call.attributes["axis"], len(picked_from.layout.shape))
+    source = layouts.contiguous(call.builder, call.builder.placed(picked_from))
+    indices = _indices(call.builder, "gather", wanted, source.layout.shape[axis])
+    result = call.builder.result(call.outputs[0])
     bits, count = movement.BITS[source.dtype.itemsize], indices.array.layout.shape[axis]
     problem = _problem(source, axis, bits, indices.array.dtype, count)
     if result.layout.size:
-        gather.run(call.gpu, problem, buffer_of(source), indices, buffer_of(result))
+        gather.run(call.builder, problem, buffer_of(source), indices, buffer_of(result))
     return (result,)
 
 
 @gather.variant("element")
 def gather_element(
-    gpu: Context, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
+    b: Builder, problem: PickProblem, source: Buffer, indices: Indices, result: Buffer
 ) -> None:
     """One thread per element."""
-    arguments = (source, buffer_of(indices.array), result, problem.packed(), indices.report)
-    _dispatch(gpu, "gather", "element", problem, arguments, problem.grid, indices)
+    arguments = (source, buffer_of(indices.array), result, problem.record(), indices.report)
+    _dispatch(b, "gather", "element", problem, arguments, problem.grid, indices)
 
 
 # ---- scatter ----
@@ -257,23 +243,23 @@ def gather_element(
 @computes("scatter")
 def run_scatter(call: Call) -> tuple[Array, ...]:
     """Scatter into a copy. Halves are combined in float and rounded once."""
-    given, wanted, changes = call.inputs
-    assert given is not None
+    target, wanted, changes = call.inputs
+    assert target is not None
     assert wanted is not None
     assert changes is not None
-    gpu, (spec,), reduce = call.gpu, call.outputs, call.attributes["reduce"]
+    b, (spec,), reduce = call.builder, call.outputs, call.attributes["reduce"]
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
-    indices = _indices(gpu, "scatter", wanted, spec.shape[axis])
+    indices = _indices(b, "scatter", wanted, spec.shape[axis])
     working = dt.float32 if reduce != "set" and spec.dtype in HALVES else spec.dtype
-    result = empty(gpu, Spec(spec.shape, working))
-    movement.copy(gpu, elementwise.cast(gpu, placed(gpu, given), working), result)
-    updates = elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, changes), working))
+    result = b.result(Spec(spec.shape, working))
+    movement.copy(b, layouts.cast(b, b.placed(target), working), result)
+    updates = layouts.contiguous(b, layouts.cast(b, b.placed(changes), working))
     count = indices.array.layout.shape[axis]
     handled = _handled(working, reduce)
     problem = _problem(result, axis, handled, indices.array.dtype, count)
     if indices.array.layout.size:
-        scatter.run(gpu, problem, reduce, indices, buffer_of(updates), buffer_of(result))
-    return (elementwise.cast(gpu, result, spec.dtype),)
+        scatter.run(b, problem, reduce, indices, buffer_of(updates), buffer_of(result))
+    return (layouts.cast(b, result, spec.dtype),)
 
 
 def _handled(dtype: Dtype, reduce: str) -> Dtype:
@@ -285,7 +271,7 @@ def _handled(dtype: Dtype, reduce: str) -> Dtype:
 
 @scatter.variant("walk")
 def scatter_walk(
-    gpu: Context,
+    b: Builder,
     problem: PickProblem,
     reduce: str,
     indices: Indices,
@@ -293,22 +279,20 @@ def scatter_walk(
     result: Buffer,
 ) -> None:
     """One thread per column processes its indices in order, so sums are reproducible."""
-    columns = 1 if gpu.info.simd_hardware else SERIAL_COLUMNS
+    columns = b.info.by_kind(wide=SERIAL_COLUMNS, simd=1)
     threads = -(-problem.inner // columns)
-    shares = _shares(gpu.info, problem, problem.outer * threads)
+    shares = _shares(b.info, problem, problem.outer * threads)
     share = -(-problem.axis // shares)
-    walking = struct.pack("I4xQ", columns, share)
+    walking = WalkingRecord(columns=columns, share=share)
     buffers = (buffer_of(indices.array), updates, result)
-    arguments = (*buffers, problem.packed(), indices.report, walking)
+    arguments = (*buffers, problem.record(), indices.report, walking)
     grid = (threads, shares, problem.outer)
-    _dispatch(gpu, "scatter", reduce, problem, arguments, grid, indices)
+    _dispatch(b, "scatter", reduce, problem, arguments, grid, indices)
 
 
 def _shares(info: DeviceInfo, problem: PickProblem, threads: int) -> int:
     """The number of shares: only enough for all cores, since each reads all indices."""
-    wanted = info.cores or 1
-    if info.simd_hardware:
-        wanted *= THREADS_A_CORE
-    elif wanted < SHARED_FROM:
+    wanted = (info.cores or 1) * info.by_kind(wide=1, simd=THREADS_A_CORE)
+    if wanted < SHARED_FROM:
         return 1
     return max(1, min(problem.axis, wanted // threads))

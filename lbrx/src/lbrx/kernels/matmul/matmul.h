@@ -1,23 +1,10 @@
 // Matrix products out = activation(x y + bias): shared code, and kernels for every case.
 #pragma once
 #include "elementwise.h"
-
-constant uint ACTIVATION [[function_constant(0)]];
-
-constant constexpr uint BATCH_AXES = 4;
-
-// x is (m, k), y is (k, n). Strides count elements; those of the bias are 0 where it is broadcast.
-struct Product {
-  uint m, n, k;
-  uint bias_row, bias_column;
-  uint axes;                // of the batch, outermost first
-  uint shape[BATCH_AXES];
-  ulong x_row, x_column, y_row, y_column, out_row, out_column;
-  ulong x_batch[BATCH_AXES], y_batch[BATCH_AXES];
-};
+#include "records/matmul.h"
 
 // Offsets of x and y for one member of the batch.
-inline ulong2 batch_start(constant Product& p, uint member) {
+inline ulong2 batch_start(constant ProductRecord& p, uint member) {
   ulong2 start = 0;
   for (uint axis = p.axes; axis-- > 0;) {
     const ulong place = member % p.shape[axis];
@@ -83,7 +70,7 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
 template <typename T>
 kernel void matmul_single(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                           device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                          constant Product& p [[buffer(4)]],
+                          constant ProductRecord& p [[buffer(4)]],
                           uint3 at [[thread_position_in_grid]]) {
   const ulong2 start = batch_start(p, at.z);
   x += start.x + at.y * p.x_row;
@@ -106,7 +93,7 @@ constant constexpr uint STEP = 4;  // rows and k in one pass over the sums
 // Part of y as the accumulator's type, zero-padded.
 template <typename T, typename S>
 inline void pack_panel(thread S (&panel)[SERIAL_DEPTH][SERIAL_COLUMNS], device const T* y,
-                       constant Product& p, uint depth, uint columns) {
+                       constant ProductRecord& p, uint depth, uint columns) {
   for (uint i = 0; i < SERIAL_DEPTH; i++)
     for (uint j = 0; j < SERIAL_COLUMNS; j++) panel[i][j] = S(0);
   if (p.y_column == 1) {
@@ -139,7 +126,7 @@ inline void add_products(thread S (&sums)[STEP][SERIAL_COLUMNS],
 template <typename T>
 kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                           device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                          constant Product& p [[buffer(4)]],
+                          constant ProductRecord& p [[buffer(4)]],
                           uint3 at [[thread_position_in_grid]]) {
   using S = typename Sum<T>::type;
   const uint row = at.y * SERIAL_ROWS, column = at.x * SERIAL_COLUMNS;

@@ -3,10 +3,10 @@
 #define PLAIN(name, type)                                                                   \
   template [[host_name("matmul_single_" #name)]] kernel void matmul_single<type>(           \
       device const type*, device const type*, device const type*, device type*,             \
-      constant Product&, uint3);                                                            \
+      constant ProductRecord&, uint3);                                                            \
   template [[host_name("matmul_serial_" #name)]] kernel void matmul_serial<type>(           \
       device const type*, device const type*, device const type*, device type*,             \
-      constant Product&, uint3);                                                            \
+      constant ProductRecord&, uint3);                                                            \
   template [[host_name("matmul_finish_" #name)]] kernel void matmul_finish<type>(           \
       device const float*, device const type*, device type*, constant uint&, constant uint&, \
       uint2, uint2);

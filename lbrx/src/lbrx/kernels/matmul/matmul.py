@@ -7,23 +7,28 @@ Kernels for simdgroups are in `matmul_tiles.py`, for a few rows in `matvec.py`, 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated, NamedTuple
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype, accumulator
+from lbrx.arrays.shape import Layout, Shape
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, ULONG, Constants, Record, UInt, ULong, packed
+from lbrx.device_info import DeviceKind
 from lbrx.errors import ShapeError
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import accumulator, buffer_of, empty, kernel_name, size_class
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
+from lbrx.kernels.costs import EMULATED, bandwidth, busy, dispatching, of_processor, product_rate
+from lbrx.kernels.layouts import cast, collapsed, contiguous
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.metal.commands import Size
+from lbrx.metal.library import PipelineRequest
 from lbrx.ops import Spec
-from lbrx.shape import Layout, Shape
-from lbrx.storage import Array
 
 # The numbers used in matmul.h.
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
@@ -34,18 +39,29 @@ LONGEST = 2**31 - 1  # rows or columns, which kernels count in 32 bits
 # Rows and columns of a thread, as in matmul.h.
 SERIAL_ROWS, SERIAL_COLUMNS = 64, 64
 
-# Costs are microseconds, by the device's calibration where it has one.
-DISPATCH = 5.0
-ENCODING = 15.0, 45.0  # of a product by MPS, by processors and by GPUs (the host of an H200)
-EMULATED = 1e6  # for kernels that work on the device but are not made for it
-# Speeds of kernels on processors are given for one that computes so many operations of float32
-# products by MPS, and scaled to the device's products.
-REFERENCE_PRODUCTS = 190e3
-SERIAL_SPEED = 130e3  # operations
-# For each thread of a processor that is not calibrated: operations of products, and bytes per
-# second. Common cores are within a factor of two of it.
-CORE_PRODUCTS, CORE_BANDWIDTH = 95e3, 16e9
-M1_PEAK, M1_BANDWIDTH = 2.6e12, 68e9  # for GPUs of which nothing is known or measured
+
+class ProductRecord(Record, header="matmul"):
+    """x is (m, k), y is (k, n). Strides count elements."""
+
+    m: UInt
+    n: UInt
+    k: UInt
+    bias_row: UInt  # stride of the bias, 0 where it is broadcast
+    bias_column: UInt
+    axes: UInt  # of the batch, outermost first
+    shape: Annotated[Sequence[int], UINT[BATCH_AXES]]
+    x_row: ULong
+    x_column: ULong
+    y_row: ULong
+    y_column: ULong
+    out_row: ULong
+    out_column: ULong
+    x_batch: Annotated[Sequence[int], ULONG[BATCH_AXES]]
+    y_batch: Annotated[Sequence[int], ULONG[BATCH_AXES]]
+
+
+class ProductConstants(Constants, header="matmul"):
+    ACTIVATION: UInt
 
 
 @dataclass(frozen=True)
@@ -119,18 +135,33 @@ class MatmulProblem:
             y_batch=self.x_batch,
         )
 
-    def packed(self, *, into_transposed: bool = False) -> bytes:
-        """The `Product` record of matmul.h, for a row-major or a transposed result."""
-        bias = (self.bias, 0) if into_transposed else (0, self.bias)
-        out = (1, self.m) if into_transposed else (self.row or self.n, 1)
+    @property
+    def activation_number(self) -> int:
+        """The activation as the kernels' function constant."""
+        return ACTIVATIONS[self.activation]
+
+    def record(self, *, into_transposed: bool = False) -> ProductRecord:
+        """For a row-major or a transposed result."""
+        bias_row, bias_column = (self.bias, 0) if into_transposed else (0, self.bias)
+        out_row, out_column = (1, self.m) if into_transposed else (self.row or self.n, 1)
+        (x_row, x_column), (y_row, y_column) = self.x.strides, self.y.strides
         zeros = (0,) * (BATCH_AXES - len(self.batch))
-        return struct.pack(
-            f"{6 + BATCH_AXES}I{6 + 2 * BATCH_AXES}Q",
-            *(self.m, self.n, self.k, *bias, len(self.batch)),
-            *(*self.batch, *zeros),
-            *(*self.x.strides, *self.y.strides, *out),
-            *(*self.x_batch, *zeros),
-            *(*self.y_batch, *zeros),
+        return ProductRecord(
+            m=self.m,
+            n=self.n,
+            k=self.k,
+            bias_row=bias_row,
+            bias_column=bias_column,
+            axes=len(self.batch),
+            shape=(*self.batch, *zeros),
+            x_row=x_row,
+            x_column=x_column,
+            y_row=y_row,
+            y_column=y_column,
+            out_row=out_row,
+            out_column=out_column,
+            x_batch=(*self.x_batch, *zeros),
+            y_batch=(*self.y_batch, *zeros),
         )
 
 
@@ -155,69 +186,102 @@ def finished_product(call: Call) -> tuple[Array, ...]:
 
 
 def _product(call: Call, bare: bool) -> tuple[Array, ...]:
-    gpu, (spec,) = call.gpu, call.outputs
-    given = [array for array in call.inputs if array is not None]
-    same = all(array.dtype is spec.dtype for array in given)
+    b, (spec,) = call.builder, call.outputs
+    arrays = [array for array in call.inputs if array is not None]
+    same = all(array.dtype is spec.dtype for array in arrays)
     working = spec.dtype if same else accumulator(spec.dtype)
-    x, y, *rest = (elementwise.cast(gpu, array, working) for array in given)
-    bias = elementwise.contiguous(gpu, rest[0]) if rest else None
-    result = empty(gpu, Spec(spec.shape, working))
+    x, y, *rest = (cast(b, array, working) for array in arrays)
+    result = b.result(Spec(spec.shape, working))
     if result.layout.size:
-        x, y, problem = problem_of(gpu, x, y, bias is not None, call.attributes["activation"])
+        seen, problem = problem_of(x, y, bool(rest), call.attributes["activation"])
+        arrays = matrices(b, seen, (x, y, *rest))
+        bias = arrays[2] if rest else None
         if problem.k:
             as_for = replace(problem, bias=False, activation=None) if bare else None
-            family.run(gpu, problem, x, y, bias, result, as_for=as_for)
+            family.run(b, problem, *arrays[:2], bias, result, as_for=as_for)
         else:
-            finish(gpu, problem, result, 0, bias, result)
-    return (elementwise.cast(gpu, result, spec.dtype),)
+            finish(b, problem, result, 0, bias, result)
+    return (cast(b, result, spec.dtype),)
+
+
+class Seen(NamedTuple):
+    """How the kernels see an operand."""
+
+    layout: Layout
+    copied: bool
+    """Whether a contiguous copy in this shape is made of it."""
+
+    @property
+    def strides(self) -> Shape:
+        """Those of what kernels read."""
+        return sh.contiguous(self.layout.shape).strides if self.copied else self.layout.strides
+
+
+def matrices(b: Builder, seen: Sequence[Seen], operands: Sequence[Array]) -> list[Array]:
+    """The operands as kernels see them, and a contiguous bias."""
+    arrays = [replace(x, layout=how.layout) for x, how in zip(operands, seen, strict=False)]
+    copied = [each.copied for each in seen]
+    arrays = [contiguous(b, x) if c else x for x, c in zip(arrays, copied, strict=True)]
+    return [*arrays, *(contiguous(b, bias) for bias in operands[2:])]
 
 
 def problem_of(
-    gpu: Context, x: Array, y: Array, bias: bool, activation: str | None
-) -> tuple[Array, Array, MatmulProblem]:
+    x: Array, y: Array, bias: bool, activation: str | None
+) -> tuple[tuple[Seen, Seen], MatmulProblem]:
     """The operands as matrices that kernels support, copied if necessary, and the problem."""
-    if x.layout.ndim == 1:
-        x = replace(x, layout=sh.unsqueeze(x.layout, 0))
-    if y.layout.ndim == 1:
-        y = replace(y, layout=sh.unsqueeze(y.layout, 1))
-    x, left = _matrix(gpu, x)
-    y, right = _matrix(gpu, y)
-    (m, k), n = x.layout.shape[-2:], y.layout.shape[-1]
+    plain = x.layout.ndim <= 2 >= y.layout.ndim
+    seen = _matrix(_at_least_2d(x.layout, 0)), _matrix(_at_least_2d(y.layout, 1))
+    shape = sh.broadcast(*(each.layout.shape[:-2] for each in seen))
+    layouts = [_batch_layout(each, shape) for each in seen]
+    batch, (x_batch, y_batch) = collapsed(shape, layouts)
+    if len(batch) > BATCH_AXES:
+        seen = _expanded(seen[0], shape), _expanded(seen[1], shape)
+        layouts = [_batch_layout(each, shape) for each in seen]
+        batch, (x_batch, y_batch) = collapsed(shape, layouts)
+    (m, k), n = seen[0].layout.shape[-2:], seen[1].layout.shape[-1]
     if max(m, n, k) > LONGEST:
         raise ShapeError(f"matmul of {m} x {k} and {k} x {n}: no side may exceed {LONGEST}")
+    left, right = map(_matrix_of, seen)
     problem = MatmulProblem(m, n, k, x.dtype, left, right, bias=bias, activation=activation)
-    if x.layout.ndim == 2 == y.layout.ndim:
-        return x, y, problem
-    shape = sh.broadcast(x.layout.shape[:-2], y.layout.shape[:-2])
-    batch, (x_batch, y_batch) = elementwise.collapsed(
-        shape, [_batch_layout(x, shape), _batch_layout(y, shape)]
-    )
-    if len(batch) > BATCH_AXES:
-        x, y = _expanded(gpu, x, shape), _expanded(gpu, y, shape)
-        return problem_of(gpu, x, y, bias, activation)
-    problem = replace(problem, batch=batch, x_batch=x_batch, y_batch=y_batch)
-    return x, y, _with_rows_merged(problem)
+    if plain:
+        return seen, problem
+    return seen, _with_rows_merged(replace(problem, batch=batch, x_batch=x_batch, y_batch=y_batch))
 
 
-def _matrix(gpu: Context, array: Array) -> tuple[Array, Matrix]:
-    """The layout of the last two axes; the array is copied if neither is contiguous."""
-    (*_, rows, columns), (*batch, down, across) = array.layout.shape, array.layout.strides
+def _at_least_2d(layout: Layout, axis: int) -> Layout:
+    return sh.unsqueeze(layout, axis) if layout.ndim == 1 else layout
+
+
+def _matrix(layout: Layout) -> Seen:
+    """An operand, copied if neither of the last two axes is contiguous."""
+    return Seen(layout, _read_as(layout.shape, layout.strides) is None)
+
+
+def _matrix_of(seen: Seen) -> Matrix:
+    matrix = _read_as(seen.layout.shape, seen.strides)
+    assert matrix is not None
+    return matrix
+
+
+def _read_as(shape: Shape, strides: Shape) -> Matrix | None:
+    """How the last two axes lie in memory; None if not as a matrix."""
+    (*_, rows, columns), (*batch, down, across) = shape, strides
     if all(stride >= 0 for stride in batch):
         if (across == 1 or columns == 1) and (down >= columns or rows == 1):
-            return array, Matrix(False, down if rows > 1 else columns)
+            return Matrix(False, down if rows > 1 else columns)
         if (down == 1 or rows == 1) and (across >= rows or columns == 1):
-            return array, Matrix(True, across if columns > 1 else rows)
-    return elementwise.contiguous(gpu, array), Matrix(False, columns)
+            return Matrix(True, across if columns > 1 else rows)
+    return None
 
 
-def _batch_layout(array: Array, shape: Shape) -> Layout:
-    layout = Layout(array.layout.shape[:-2], array.layout.strides[:-2])
+def _batch_layout(seen: Seen, shape: Shape) -> Layout:
+    layout = Layout(seen.layout.shape[:-2], seen.strides[:-2])
     return sh.expand(layout, shape)
 
 
-def _expanded(gpu: Context, array: Array, shape: Shape) -> Array:
-    layout = sh.expand(array.layout, shape + array.layout.shape[-2:])
-    return elementwise.contiguous(gpu, replace(array, layout=layout))
+def _expanded(seen: Seen, shape: Shape) -> Seen:
+    whole = sh.expand(seen.layout, shape + seen.layout.shape[-2:])
+    return Seen(whole, copied=True)
 
 
 def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
@@ -243,76 +307,31 @@ def _with_rows_merged(problem: MatmulProblem) -> MatmulProblem:
 # ---- what kernels share ----
 
 
-def peak(info: DeviceInfo) -> float:
-    """Operations per microsecond: measured, else declared."""
-    return (info.arithmetic_rate or M1_PEAK) / 1e6
-
-
-def product_peak(info: DeviceInfo, dtype: Dtype) -> float:
-    """Operations per microsecond of products: those of matrix units, where it is known that they
-    are faster for halves."""
-    return info.matrix_peak / 1e6 if info.matrix_peak and dtype.itemsize == 2 else peak(info)
-
-
-def bandwidth(info: DeviceInfo) -> float:
-    """Bytes per microsecond: measured, else declared."""
-    unknown = M1_BANDWIDTH if info.simd_hardware else CORE_BANDWIDTH * (info.cores or 1)
-    return (info.memory_rate or unknown) / 1e6
-
-
-def dispatching(info: DeviceInfo) -> float:
-    """Microseconds from a small kernel to the next one."""
-    return info.calibration.dispatch * 1e6 if info.calibration else DISPATCH
-
-
-def encoding(info: DeviceInfo) -> float:
-    """Microseconds of the host for a small product by MPS."""
-    return info.calibration.encoding * 1e6 if info.calibration else ENCODING[info.simd_hardware]
-
-
-def product_rate(info: DeviceInfo, variant: str, dtype: Dtype, otherwise: float) -> float:
-    """Operations per microsecond of large products by a variant: measured, else what is given."""
-    measured = info.product_rate(variant, dtype.name)
-    return measured / 1e6 if measured else otherwise
-
-
-def of_processor(info: DeviceInfo, speed: float) -> float:
-    """A speed of the reference processor, on another: in proportion to its products, as measured,
-    else by the number of its threads."""
-    products = product_rate(info, "mps", dt.float32, CORE_PRODUCTS * (info.cores or 1))
-    return speed * products / REFERENCE_PRODUCTS
-
-
-def busy(info: DeviceInfo, tasks: int) -> float:
-    """The share of a processor's threads that so many tasks keep busy."""
-    return min(tasks / (info.cores or 1), 1.0)
-
-
 def pipeline(
-    gpu: Context,
+    b: Builder,
     problem: MatmulProblem,
     kernel: str,
     dtype: Dtype,
-    constants: Mapping[int, bool | int] | None = None,
+    constants: ProductConstants | None = None,
     *,
     stem: str = "matmul",
-) -> Pipeline:
+) -> PipelineRequest:
     """A kernel of the shader, specialised for the problem's activation."""
-    return pipeline_of(gpu, problem, kernel_name(stem, kernel, dtype), constants, stem=stem)
+    return pipeline_of(b, problem, kernel_name(stem, kernel, dtype), constants, stem=stem)
 
 
 def pipeline_of(
-    gpu: Context,
+    b: Builder,
     problem: MatmulProblem,
     name: str,
-    constants: Mapping[int, bool | int] | None = None,
+    constants: ProductConstants | None = None,
     source: str | None = None,
     *,
     stem: str = "matmul_tiles",
-) -> Pipeline:
+) -> PipelineRequest:
     """The same by the kernel's own name, of a shader or of generated source."""
-    values = {0: ACTIVATIONS[problem.activation], **(constants or {})}
-    return gpu.shaders.pipeline(stem, name, values, safe_math=True, source=source)
+    values = constants or ProductConstants(ACTIVATION=problem.activation_number)
+    return b.pipeline(stem, name, values, safe_math=True, source=source)
 
 
 def operands(
@@ -324,7 +343,7 @@ def operands(
 
 
 def finish(
-    gpu: Context,
+    b: Builder,
     problem: MatmulProblem,
     parts: Array,
     count: int,
@@ -334,15 +353,14 @@ def finish(
     """Add planes of partial sums in order, then apply bias and activation."""
     grid = (problem.n, problem.members * problem.m, 1)
     group = min(problem.n, 256)
-    _, *given = operands(problem, parts, parts, bias, result)
-    arguments = [*given, struct.pack("I", count), struct.pack("I", problem.bias)]
-    gpu.queue.dispatch(
-        pipeline(gpu, problem, "finish", bits(result.dtype)),
+    _, *buffers = operands(problem, parts, parts, bias, result)
+    arguments = [*buffers, packed(UINT, count), packed(UINT, problem.bias)]
+    b.launch(
+        pipeline(b, problem, "finish", bits(result.dtype)),
         arguments,
         grid,
         (group, min(grid[1], 256 // group), 1),
-        kernel="matmul",
-        variant="finish",
+        part="finish",
     )
 
 
@@ -371,47 +389,45 @@ def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     blocks = -(-problem.n // SERIAL_COLUMNS) * -(-problem.m // SERIAL_ROWS) * problem.members
     # Every block of rows packs y: it is read and written as float32, or twice if transposed.
     packed = 8.0 * -(-problem.m // SERIAL_ROWS) * (1 + problem.y.transposed)
-    speed = product_rate(info, "serial", problem.dtype, of_processor(info, SERIAL_SPEED))
+    speed = product_rate(info, "serial", problem.dtype, of_processor(info, "matmul serial"))
     time = columns * (packed / bandwidth(info) + 2 * problem.m / speed)
     return dispatching(info) + time / busy(info, blocks)
 
 
 # The private memory of a GPU thread is too small for a block.
-@family.variant("serial", can=lambda info, problem: not info.simd_hardware, cost=_serial_cost)
+@family.variant("serial", cost=_serial_cost, made_for=DeviceKind.WIDE, only=True)
 def serial(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per block of the result. Sums are in order of k: the same bits for any m."""
     grid = (-(-problem.n // SERIAL_COLUMNS), -(-problem.m // SERIAL_ROWS), problem.members)
-    _dispatch(gpu, problem, "serial", operands(problem, x, y, bias, result), grid, (1, 1, 1))
+    _dispatch(b, problem, "serial", operands(problem, x, y, bias, result), grid, (1, 1, 1))
 
 
 @family.variant("single", cost=lambda info, problem: EMULATED + problem.operations)
 def single(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per element of the result, for integers on GPUs."""
     grid = (problem.n, problem.m, problem.members)
     across = min(problem.n, 32)
     group = (across, min(problem.m, 256 // across), 1)
-    _dispatch(gpu, problem, "single", operands(problem, x, y, bias, result), grid, group)
+    _dispatch(b, problem, "single", operands(problem, x, y, bias, result), grid, group)
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     problem: MatmulProblem,
     variant: str,
     given: list[Buffer | bytes],
     grid: Size,
     group: Size,
 ) -> None:
-    gpu.queue.dispatch(
-        pipeline(gpu, problem, variant, bits(problem.dtype)),
-        [*given, problem.packed()],
+    b.launch(
+        pipeline(b, problem, variant, bits(problem.dtype)),
+        [*given, problem.record()],
         grid,
         group,
-        kernel="matmul",
-        variant=variant,
     )
 
 

@@ -2,13 +2,8 @@
 #pragma once
 #include "matmul.h"
 #include "product_steps.h"
+#include "records/matmul_tiles.h"
 #include "tile.h"
-
-constant bool X_TRANSPOSED [[function_constant(1)]];
-constant bool Y_TRANSPOSED [[function_constant(2)]];
-constant bool ALIGNED [[function_constant(3)]];  // rows begin at multiples of 16 bytes
-constant uint SWIZZLE [[function_constant(4)]];
-constant uint STORED [[function_constant(5)]];  // neighbours that are stored at once: 1, 2 or 8
 
 using tile::Tiling;
 
@@ -33,7 +28,7 @@ struct Operands {
   uint turns() const { return (end - first + G::DEPTH - 1) / G::DEPTH; }
 
   // Starts to copy what belongs to a turn, `DEPTH` of k.
-  void copy(threadgroup T* to, constant Product& p, uint turn) const {
+  void copy(threadgroup T* to, constant ProductRecord& p, uint turn) const {
     const uint k = first + turn * G::DEPTH, depth = k < end ? end - k : 0;
     device const T* from_x = x + k * p.x_column;
     device const T* from_y = y + k * p.y_row;
@@ -82,14 +77,14 @@ struct Engine {
   float2 pair(uint i, uint j) const { return sums.pair(i, j); }
 
   // Sums are in order of k.
-  void run(thread const Given& operands, constant Product& p, threadgroup T* memory, uint simdgroup) {
+  void run(thread const Given& operands, constant ProductRecord& p, threadgroup T* memory, uint simdgroup) {
     const uint row = simdgroup / G::ACROSS * G::ROWS, column = simdgroup % G::ACROSS * G::COLUMNS;
     tile::clear(sums);
     if (G::STAGES == 1) in_turns(operands, p, memory, row, column);
     else ahead(operands, p, memory, row, column);
   }
 
-  void in_turns(thread const Given& operands, constant Product& p, threadgroup T* memory, uint row,
+  void in_turns(thread const Given& operands, constant ProductRecord& p, threadgroup T* memory, uint row,
                 uint column) {
     Step<T, G> step;
     for (uint turn = 0; turn < operands.turns(); turn++) {
@@ -107,7 +102,7 @@ struct Engine {
   }
 
   // Copies are STAGES - 1 turns ahead of the products, and loads from threadgroup memory one step.
-  void ahead(thread const Given& operands, constant Product& p, threadgroup T* memory, uint row,
+  void ahead(thread const Given& operands, constant ProductRecord& p, threadgroup T* memory, uint row,
              uint column) {
     Step<T, G> steps[2];
 #pragma unroll
@@ -156,7 +151,7 @@ struct Engine<T, G, true> {
   float2 pair(uint i, uint j) const { return sums.pair(i, j); }
 
   // Copies are two turns behind the stages' end: the products of a turn end within the next one.
-  void run(thread const Given& operands, constant Product& p, threadgroup T* memory, uint simdgroup) {
+  void run(thread const Given& operands, constant ProductRecord& p, threadgroup T* memory, uint simdgroup) {
     memory = Warpgroup::aligned(memory);
     for (uint j = 0; j < ACROSS; j++)
       for (uint i = 0; i < DOWN; i++) sums.set(i, j, 0.0f);
@@ -203,7 +198,7 @@ struct Engine<T, G, true> {
 template <typename Out>
 struct Finishing {
   device const Out* bias;
-  constant Product* p;
+  constant ProductRecord* p;
 
   Out operator()(float sum, uint column) const {
     return finished<Out>(sum, p->bias_column ? bias[min(column, p->n - 1)] : Out(0));
@@ -235,7 +230,7 @@ struct Whole<T, true, 2> {
 template <typename T, typename Out, typename Stored, typename G>
 kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                          device const Out* bias [[buffer(2)]], device Stored* out [[buffer(3)]],
-                         constant Product& p [[buffer(4)]], constant uint& depth [[buffer(5)]],
+                         constant ProductRecord& p [[buffer(4)]], constant uint& depth [[buffer(5)]],
                          threadgroup float4* memory [[threadgroup(0)]],
                          uint3 group [[threadgroup_position_in_grid]],
                          uint3 groups [[threadgroups_per_grid]],
@@ -309,5 +304,5 @@ kernel void matmul_tiles(device const T* x [[buffer(0)]], device const T* y [[bu
 #define TILES_INSTANCE(name, type, out, stored, ...)                                           \
   template [[host_name(name)]] kernel void matmul_tiles<type, out, stored, Tiling<__VA_ARGS__>>( \
       device const type*, device const type*, device const out*, device stored*,               \
-      constant Product&, constant uint&, threadgroup float4*, uint3, uint3, uint, uint,         \
+      constant ProductRecord&, constant uint&, threadgroup float4*, uint3, uint3, uint, uint,         \
       uint STEP_TYPES);

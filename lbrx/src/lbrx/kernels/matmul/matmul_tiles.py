@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty
-from lbrx.kernels.finishing import Finish, finishes
-from lbrx.kernels.matmul import (
-    EMULATED,
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, Bool, UInt, packed
+from lbrx.device_info import DeviceKind
+from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.costs import GPU, bandwidth, dispatching, product_peak, product_rate
+from lbrx.kernels.finishing import Finish, Operation, finishes
+from lbrx.kernels.matmul.matmul import (
     MatmulProblem,
     Matrix,
-    bandwidth,
-    dispatching,
+    ProductConstants,
     family,
     finish,
     is_aligned,
-    matmul,
+    matrices,
     operands,
     pipeline,
     pipeline_of,
     problem_of,
-    product_peak,
-    product_rate,
 )
-from lbrx.kernels.product_steps import ProductSteps, steps_of
+from lbrx.kernels.matmul.product_steps import ProductSteps, can_follow, steps_of
 from lbrx.kernels.registry import Call, policy
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Buffer, DeviceInfo
+from lbrx.metal.library import generated
 from lbrx.ops import Spec
-from lbrx.storage import Array
 
-# Not measured: published fractions of the peak of Apple GPUs.
-SMALL_OF_PEAK, LARGE_OF_PEAK = 0.6, 0.8
 SPLIT_THREADGROUPS = 512
 LEAST_DEPTH = 256  # of k per threadgroup, at least
 SWIZZLE_FROM = 4  # rows of tiles
 COPIED = 16  # bytes that kernels copy at once into threadgroup memory
-OF_BANDWIDTH = 0.85  # of products with few rows, as measured on an H200
 TILES_MEMORY = 32 << 10  # of threadgroup memory on GPUs without tensor cores
+
+
+class TilesConstants(ProductConstants, header="matmul_tiles"):
+    X_TRANSPOSED: Bool
+    Y_TRANSPOSED: Bool
+    ALIGNED: Bool  # rows begin at multiples of 16 bytes
+    SWIZZLE: UInt
+    STORED: UInt  # neighbours that are stored at once: 1, 2 or 8
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ class Tiling:
 
 # From large to small. The second list is for tensor cores; its shares of their peak are an H200's.
 TILINGS = (
-    Tiling("64", 2, 2, 32, 32, 16, 1, LARGE_OF_PEAK),
-    Tiling("32", 2, 2, 16, 16, 16, 1, SMALL_OF_PEAK),
+    Tiling("64", 2, 2, 32, 32, 16, 1, GPU["matmul tiles"].peak),
+    Tiling("32", 2, 2, 16, 16, 16, 1, GPU["matmul small tiles"].peak),
 )
 TENSOR_TILINGS = (
     Tiling("tensor256", 2, 4, 64, 64, 64, 4, 0.6),
@@ -135,20 +139,24 @@ def _can_tile(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 def _tiles_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """The time for whole tiles at the speed that this number of threadgroups reaches."""
-    if not info.simd_hardware:
-        return EMULATED + problem.operations
     tiling = tiling_for(info, problem)
     return dispatching(info) + _tiling_time(info, problem, tiling, tiling.count(problem))
 
 
-@family.variant("tiles", can=_can_tile, cost=_tiles_cost)
+@family.variant("tiles", can=_can_tile, cost=_tiles_cost, made_for=DeviceKind.TENSOR)
 def tiles(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder,
+    problem: MatmulProblem,
+    x: Array,
+    y: Array,
+    bias: Array | None,
+    result: Array,
+    steps: ProductSteps | None = None,
 ) -> None:
     """Simdgroups multiply tiles. Sums are in order of k: the same bits for any m."""
-    tiling = tiling_for(gpu.info, problem)
-    given = operands(problem, x, y, bias, result)
-    _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k)
+    tiling = tiling_for(b.info, problem)
+    buffers = operands(problem, x, y, bias, result)
+    _dispatch_tiles(b, problem, "whole", tiling, buffers, problem.k, steps)
 
 
 def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -157,8 +165,6 @@ def _can_split(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     """The time for all threadgroups, and for writing, reading and adding the partial sums."""
-    if not info.simd_hardware:
-        return EMULATED + 2 * problem.operations
     tiling, depth = _split(info, problem)
     parts = -(-problem.k // depth)
     sums = 8.0 * parts * problem.members * problem.m * problem.n
@@ -166,27 +172,32 @@ def _split_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     return 2 * dispatching(info) + time + sums / bandwidth(info)
 
 
-@family.variant("splitk", can=_can_split, cost=_split_cost, batch_invariant=False)
+@family.variant(
+    "splitk",
+    can=_can_split,
+    cost=_split_cost,
+    batch_invariant=False,
+    made_for=DeviceKind.TENSOR,
+)
 def splitk(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """k is split over threadgroups too, for small results; the partial sums are then added."""
-    tiling, depth = _split(gpu.info, problem)
+    tiling, depth = _split(b.info, problem)
     count = -(-problem.k // depth)
-    parts = empty(gpu, Spec((count, *result.layout.shape), dt.float32))
+    parts = b.result(Spec((count, *result.layout.shape), dt.float32))
     plain = replace(problem, bias=False, activation=None)
-    given = operands(plain, x, y, None, parts)
-    _dispatch_tiles(gpu, plain, "parts", tiling, given, depth, ("matmul", "splitk"))
-    finish(gpu, problem, parts, count, bias, result)
+    buffers = operands(plain, x, y, None, parts)
+    _dispatch_tiles(b, plain, "parts", tiling, buffers, depth)
+    finish(b, problem, parts, count, bias, result)
 
 
 def times_rows(
-    gpu: Context,
+    b: Builder,
     x: Array,
     y: Array,
     result: Array,
     column: int,
-    label: tuple[str, str],
     steps: ProductSteps | None = None,
 ) -> None:
     """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
@@ -194,37 +205,39 @@ def times_rows(
     problem = MatmulProblem(m, n, k, x.dtype, Matrix(False, k), Matrix(True, k), row=columns)
     size, out = result.dtype.itemsize, buffer_of(result)
     out = out.slice(column * size, out.size - column * size)
-    given: list[Buffer | bytes] = [buffer_of(x), buffer_of(y), bytes(x.dtype.itemsize), out]
-    tiling = tiling_for(gpu.info, problem)
+    buffers: list[Buffer | bytes] = [buffer_of(x), buffer_of(y), bytes(x.dtype.itemsize), out]
+    tiling = tiling_for(b.info, problem)
     after = None if steps is None else steps.from_column(column)
-    _dispatch_tiles(gpu, problem, "whole", tiling, given, k, label, after)
+    _dispatch_tiles(b, problem, "whole", tiling, buffers, k, after)
 
 
 def takes_steps(info: DeviceInfo) -> bool:
     """Whether steps after a product are computed in the kernel of its tiles. Large tiles of tensor
     cores leave a core few threads for them: on an H200, kernels of their own are faster."""
-    return info.simd_hardware and info.simdgroup_matrix and not has_tensor_cores(info)
+    return DeviceKind.TENSOR.suits(info) and not has_tensor_cores(info)
 
 
-@finishes("matmul", accepts=takes_steps)
+def _can_finish(info: DeviceInfo, operation: Operation, finish: Finish) -> bool:
+    """Whether tiles compute a product of matrices, which then apply steps."""
+    (spec,), (x, y, *rest) = operation.outputs, (x for x in operation.inputs if x is not None)
+    if min(x.layout.ndim, y.layout.ndim) < 2 or x.layout.shape[-1] == 0:
+        return False
+    if not takes_steps(info) or any(each.dtype is not spec.dtype for each in (x, y, *rest)):
+        return False
+    _, problem = problem_of(x, y, bool(rest), operation.attributes["activation"])
+    return can_follow(finish) and family.choose(info, problem).name == "tiles"
+
+
+@finishes("matmul", _can_finish)
 def finished_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
-    """A product and the elementwise steps after it: in one kernel where tiles compute it."""
-    gpu, (spec,) = call.gpu, call.outputs
+    """A product and the elementwise steps after it, in the kernel of its tiles."""
+    b, steps, result = call.builder, steps_of(finish), call.builder.result(finish.spec)
     x, y, *rest = (array for array in call.inputs if array is not None)
-    matrices = min(x.layout.ndim, y.layout.ndim) > 1 and x.layout.shape[-1] > 0
-    if matrices and all(array.dtype is spec.dtype for array in (x, y, *rest)):
-        bias = elementwise.contiguous(gpu, rest[0]) if rest else None
-        x, y, problem = problem_of(gpu, x, y, bias is not None, call.attributes["activation"])
-        steps = steps_of(finish)
-        if steps is not None and family.choose(gpu.info, problem).name == "tiles":
-            result = empty(gpu, finish.computation.outputs[0][1])
-            given = operands(problem, x, y, bias, result)
-            tiling = tiling_for(gpu.info, problem)
-            label = (steps.name, "tiles")
-            _dispatch_tiles(gpu, problem, "whole", tiling, given, problem.k, label, steps)
-            return (result,)
-    (product,) = matmul(call)
-    return elementwise.compute(gpu, finish.after(product))
+    seen, problem = problem_of(x, y, bool(rest), call.attributes["activation"])
+    x, y, *rest = matrices(b, seen, (x, y, *rest))
+    bias = rest[0] if rest else None
+    family.run(b, problem, x, y, bias, result, steps, op=steps.name)
+    return (result,)
 
 
 def tiling_for(info: DeviceInfo, problem: MatmulProblem) -> Tiling:
@@ -254,7 +267,7 @@ def _tiling_time(
     operations = 2.0 * tiling.count(problem) * tiling.m * tiling.n * problem.k
     computing = operations / (_speed(info, problem.dtype, tiling) * busy)
     read = (problem.m + problem.n) * problem.k * problem.members * problem.dtype.itemsize
-    return max(computing, read / (OF_BANDWIDTH * bandwidth(info)))
+    return max(computing, read / (GPU["matmul tiles"].bandwidth * bandwidth(info)))
 
 
 def _speed(info: DeviceInfo, dtype: Dtype, tiling: Tiling) -> float:
@@ -266,43 +279,42 @@ def _speed(info: DeviceInfo, dtype: Dtype, tiling: Tiling) -> float:
 
 
 def _dispatch_tiles(
-    gpu: Context,
+    b: Builder,
     problem: MatmulProblem,
     kernel: str,
     tiling: Tiling,
     given: list[Buffer | bytes],
     depth: int,
-    label: tuple[str, str] = ("matmul", "tiles"),
     steps: ProductSteps | None = None,
 ) -> None:
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     swizzle = min((down // SWIZZLE_FROM).bit_length(), tiling.swizzle)
-    constants = {
-        1: problem.x.transposed,
-        2: problem.y.transposed,
-        3: _aligned(problem, given),
-        4: swizzle,
-        5: _stored_at_once(problem, given[3], steps),
-    }
+    constants = TilesConstants(
+        ACTIVATION=problem.activation_number,
+        X_TRANSPOSED=problem.x.transposed,
+        Y_TRANSPOSED=problem.y.transposed,
+        ALIGNED=_aligned(problem, given),
+        SWIZZLE=swizzle,
+        STORED=_stored_at_once(problem, given[3], steps),
+    )
     parts = -(-problem.k // depth)
     groups = (across << swizzle, -(-down >> swizzle), problem.members * parts)
-    arguments = [*given, problem.packed(), struct.pack("I", depth)]
+    arguments = [*given, problem.record(), packed(UINT, depth)]
     if steps is None:
         name = f"{kernel}{tiling.name}"
-        made = pipeline(gpu, problem, name, problem.dtype, constants, stem="matmul_tiles")
+        kernel_pipeline = pipeline(b, problem, name, problem.dtype, constants, stem="matmul_tiles")
     else:
         text = _stepped_text(steps, len(arguments), problem.dtype, tiling)
         name = f"{steps.name}_{blake2b(text.encode(), digest_size=6).hexdigest()}"
         arguments += steps.operands
-        made = pipeline_of(gpu, problem, name, constants, text.replace("NAME", f'"{name}"'))
-    gpu.queue.dispatch(
-        made,
+        text = generated(text.replace("NAME", f'"{name}"'))
+        kernel_pipeline = pipeline_of(b, problem, name, constants, text)
+    b.launch(
+        kernel_pipeline,
         arguments,
         (groups[0] * tiling.threads, groups[1], groups[2]),
         (tiling.threads, 1, 1),
         threadgroup_memory=(tiling.memory_with(problem.dtype, steps),),
-        kernel=label[0],
-        variant=label[1],
     )
 
 

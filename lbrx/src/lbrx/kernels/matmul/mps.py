@@ -9,34 +9,40 @@ from functools import lru_cache
 from operator import mul
 from typing import Any, NamedTuple
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty
-from lbrx.kernels.matmul import (
-    REFERENCE_PRODUCTS,
-    MatmulProblem,
-    Matrix,
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.costs import (
+    GPU,
     bandwidth,
     dispatching,
     encoding,
-    family,
-    finish,
     of_processor,
-    problem_of,
     product_peak,
     product_rate,
 )
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.kernels.matmul.matmul import (
+    MatmulProblem,
+    Matrix,
+    family,
+    finish,
+    matrices,
+    problem_of,
+)
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.metal.binding import MPS
 from lbrx.ops import Spec
-from lbrx.storage import Array
 
 TYPES = {dt.float32: MPS.MPSDataTypeFloat32, dt.float16: MPS.MPSDataTypeFloat16}
-OF_PEAK = 0.85  # the approximate fraction of the peak on Apple's GPUs
-OF_BANDWIDTH = 0.85  # of products with one row, by cuBLAS on an H200
+# Of a row: MPS gives wrong products of so many terms on GPUs of the M1 and M2 families.
+MOST_TERMS, FAULTY_FAMILIES = 32766, (7, 8)
 KEPT = 512  # cached descriptors and multiplications
+MATRICES = 16  # kept for a block
 
 
 class MatrixStack(NamedTuple):
@@ -50,37 +56,46 @@ class MatrixStack(NamedTuple):
     dtype: Dtype
 
 
+def computes(info: DeviceInfo, terms: int) -> bool:
+    """Whether MPS gives right products with sums of so many terms."""
+    faulty = DeviceKind.SIMD.suits(info) and info.cuda is None and info.family in FAULTY_FAMILIES
+    return terms <= MOST_TERMS or not faulty
+
+
 def _cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     count, _, _ = _even_members(problem)
     start = encoding(info) * problem.members / count
     results = problem.members * problem.m * problem.n
     operands = problem.members * (problem.m + problem.n) * problem.k
     finishing = problem.finishes * (dispatching(info) + 8.0 * results / bandwidth(info))
-    if not info.simd_hardware:  # which packs the operands first
-        unknown = of_processor(info, REFERENCE_PRODUCTS)
-        speed = product_rate(info, "mps", problem.dtype, unknown)
-        return start + finishing + problem.operations / speed + 8.0 * operands / bandwidth(info)
-    speed = product_rate(info, "mps", problem.dtype, OF_PEAK * product_peak(info, problem.dtype))
-    read = operands * problem.dtype.itemsize / (OF_BANDWIDTH * bandwidth(info))
-    time = max(problem.operations / speed, read) + finishing
+    on_gpus = GPU["mps"].peak * product_peak(info, problem.dtype)
+    unknown = info.by_kind(wide=of_processor(info, "mps"), simd=on_gpus)
+    computing = problem.operations / product_rate(info, "mps", problem.dtype, unknown)
+    # A processor packs the operands first.
+    packing = finishing + computing + 8.0 * operands / bandwidth(info)
+    read = operands * problem.dtype.itemsize / (GPU["mps"].bandwidth * bandwidth(info))
     # Apple does not document the accumulator of products of halves; cuBLAS adds in float32.
     doubtful = problem.dtype is not dt.float32 and info.cuda is None
-    return start + time * (2 if doubtful else 1)
+    reading = (max(computing, read) + finishing) * (2 if doubtful else 1)
+    return start + info.by_kind(wide=packing, simd=reading)
 
 
 @family.variant(
-    "mps", can=lambda info, problem: problem.dtype in TYPES, cost=_cost, batch_invariant=False
+    "mps",
+    can=lambda info, problem: problem.dtype in TYPES and computes(info, problem.k),
+    cost=_cost,
+    batch_invariant=False,
 )
 def mps(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """The product by MPS, then our kernel for bias and activation."""
     # Bias and activation are applied before the only rounding to half.
     wide = problem.finishes and problem.dtype is not dt.float32
-    product = empty(gpu, Spec(result.layout.shape, dt.float32)) if wide else result
-    _multiply(gpu, problem, x, y, product, "mps")
+    product = b.result(Spec(result.layout.shape, dt.float32)) if wide else result
+    _multiply(b, problem, x, y, product)
     if problem.finishes:
-        finish(gpu, problem, product, 1, bias, result)
+        finish(b, problem, product, 1, bias, result)
 
 
 def _wide_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
@@ -91,33 +106,34 @@ def _wide_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
 
 @family.variant(
     "mps_wide",
-    can=lambda info, problem: problem.dtype in (dt.float16, dt.bfloat16),
+    can=lambda info, problem: (
+        problem.dtype in (dt.float16, dt.bfloat16) and computes(info, problem.k)
+    ),
     cost=_wide_cost,
     batch_invariant=False,
 )
 def mps_wide(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """float16 and bfloat16 cast to float32, since MPS does not support bfloat16."""
-    x, y = _widened(gpu, x, problem.x), _widened(gpu, y, problem.y)
-    product = empty(gpu, Spec(result.layout.shape, dt.float32))
-    x, y, wide = problem_of(gpu, x, y, problem.bias, problem.activation)
-    _multiply(gpu, wide, x, y, product, "mps_wide")
-    finish(gpu, problem, product, 1, bias, result)
+    x, y = _widened(b, x, problem.x), _widened(b, y, problem.y)
+    product = b.result(Spec(result.layout.shape, dt.float32))
+    seen, wide = problem_of(x, y, problem.bias, problem.activation)
+    x, y = matrices(b, seen, (x, y))
+    _multiply(b, wide, x, y, product)
+    finish(b, problem, product, 1, bias, result)
 
 
-def _widened(gpu: Context, array: Array, matrix: Matrix) -> Array:
+def _widened(b: Builder, array: Array, matrix: Matrix) -> Array:
     """The matrix as float32 in the same memory order."""
     if not matrix.transposed:
-        return elementwise.cast(gpu, array, dt.float32)
+        return layouts.cast(b, array, dt.float32)
     rows = replace(array, layout=sh.transpose(array.layout, -2, -1))
-    wide = elementwise.cast(gpu, rows, dt.float32)
+    wide = layouts.cast(b, rows, dt.float32)
     return replace(wide, layout=sh.transpose(wide.layout, -2, -1))
 
 
-def _multiply(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, product: Array, variant: str
-) -> None:
+def _multiply(b: Builder, problem: MatmulProblem, x: Array, y: Array, product: Array) -> None:
     """Encode the products of all batch members, in groups that are evenly spaced in memory."""
     m, n, k = problem.m, problem.n, problem.k
     count, x_stride, y_stride = _even_members(problem)
@@ -126,24 +142,12 @@ def _multiply(
         _stack(problem.y, k, n, count, y_stride, y.dtype),
         MatrixStack(m, n, n, count, m * n, product.dtype),
     )
-    multiplication = _multiplication(
-        gpu.device, problem.x.transposed, problem.y.transposed, m, n, k
-    )
-    buffers = [buffer_of(x), buffer_of(y), buffer_of(product)]
-
-    def encode(commands: Any, buffers: Sequence[Buffer]) -> None:
-        for starts in _starts(problem, count):
-            matrices = map(_matrix, buffers, starts, stacks)
-            multiplication.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(
-                commands, *matrices
-            )
-
-    gpu.queue.encode("matmul", buffers, encode, variant, written_at=frozenset({2}))
+    transposed = problem.x.transposed, problem.y.transposed
+    starts = [*_starts(problem, count)]
+    _encode(b, (*transposed, m, n, k), stacks, starts, (x, y, product))
 
 
-def times_rows(
-    gpu: Context, x: Array, y: Array, result: Array, column: int, label: tuple[str, str]
-) -> None:
+def times_rows(b: Builder, x: Array, y: Array, result: Array, column: int) -> None:
     """x times the transposed of y, of one dtype and contiguous, into columns of the result."""
     (m, k), (n, _), (_, columns) = x.layout.shape, y.layout.shape, result.layout.shape
     stacks = (
@@ -151,14 +155,30 @@ def times_rows(
         MatrixStack(n, k, k, 1, n * k, y.dtype),
         MatrixStack(m, n, columns, 1, m * columns, result.dtype),
     )
-    product = _multiplication(gpu.device, False, True, m, n, k)
+    _encode(b, (False, True, m, n, k), stacks, [(0, 0, column)], (x, y, result))
+
+
+def _encode(
+    b: Builder,
+    product: tuple[bool, bool, int, int, int],
+    stacks: Sequence[MatrixStack],
+    starts: Sequence[tuple[int, int, int]],
+    arrays: Sequence[Array],
+) -> None:
+    """Multiply matrices that start at these elements of their arrays."""
+    descriptors = [*map(_descriptor, stacks)]
+    sizes = [stack.dtype.itemsize for stack in stacks]
+    places = [[*map(mul, elements, sizes)] for elements in starts]
 
     def encode(commands: Any, buffers: Sequence[Buffer]) -> None:
-        matrices = map(_matrix, buffers, (0, 0, column), stacks)
-        product.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(commands, *matrices)
+        multiplication = _multiplication(commands.device(), *product)
+        for offsets in places:
+            matrices = map(_matrix, buffers, offsets, descriptors)
+            multiplication.encodeToCommandBuffer_leftMatrix_rightMatrix_resultMatrix_(
+                commands, *matrices
+            )
 
-    buffers = [buffer_of(x), buffer_of(y), buffer_of(result)]
-    gpu.queue.encode(label[0], buffers, encode, label[1], written_at=frozenset({2}))
+    b.product([*map(buffer_of, arrays)], encode)
 
 
 def _even_members(problem: MatmulProblem) -> tuple[int, int, int]:
@@ -193,11 +213,18 @@ def _stack(
     return MatrixStack(rows, columns, matrix.leading, count, stride, dtype)
 
 
-def _matrix(buffer: Buffer, start: int, stack: MatrixStack) -> Any:
-    offset = buffer.offset + start * stack.dtype.itemsize
-    return MPS.MPSMatrix.alloc().initWithBuffer_offset_descriptor_(
-        buffer.handle, offset, _descriptor(stack)
-    )
+def _matrix(buffer: Buffer, offset: int, descriptor: Any) -> Any:
+    block, start = buffer.block, buffer.offset + offset
+    known = block.matrices  # a repeated product often gets the same blocks
+    matrix = known.get((start, descriptor))
+    if matrix is None:
+        if len(known) >= MATRICES:
+            known.clear()
+        matrix = MPS.MPSMatrix.alloc().initWithBuffer_offset_descriptor_(
+            block.handle, start, descriptor
+        )
+        known[start, descriptor] = matrix
+    return matrix
 
 
 @lru_cache(KEPT)

@@ -5,15 +5,19 @@ The kernel calls a generated function for each result, after the product is roun
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from functools import cache
 
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
+from lbrx.command_lists.records import LONG, packed, unpacked
+from lbrx.kernels import layouts
 from lbrx.kernels.arrays import whole_buffer
+from lbrx.kernels.elementwise import elementwise
 from lbrx.kernels.finishing import Finish
-from lbrx.kernels.program import (
+from lbrx.kernels.registry import policy
+from lbrx.metal import Buffer
+from lbrx.program.element_program import (
     Access,
     Program,
     ProgramInput,
@@ -21,9 +25,6 @@ from lbrx.kernels.program import (
     computation,
     preamble,
 )
-from lbrx.kernels.registry import policy
-from lbrx.metal import Buffer
-from lbrx.shape import Layout
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class ProductSteps:
         assert isinstance(places, bytes)
         moved = [
             value
-            for start, row, column in struct.iter_unpack("3q", places)
+            for start, row, column in zip(*[iter(unpacked(LONG, places))] * 3, strict=True)
             for value in (start + first * column, row, column)
         ]
-        return replace(self, operands=(*others, struct.pack(f"{len(moved)}q", *moved)))
+        return replace(self, operands=(*others, packed(LONG, *moved)))
 
     @property
     def stores(self) -> Dtype:
@@ -57,8 +58,15 @@ class ProductSteps:
         return _text(self.program, self.place, first)
 
 
-def steps_of(finish: Finish) -> ProductSteps | None:
-    """The steps for the kernel of a product; None if an operand's rows are not evenly spaced."""
+def can_follow(finish: Finish) -> bool:
+    """Whether the kernel of a product can apply steps: the rows of their operands are evenly
+    spaced."""
+    others = [x for i, x in enumerate(finish.computation.inputs) if i != finish.place]
+    return all(elementwise.is_host(x) or _matrix_strides(x.layout) is not None for x in others)
+
+
+def steps_of(finish: Finish) -> ProductSteps:
+    """The steps for the kernel of a product, which `can_follow` it."""
     what = finish.computation
     inputs: list[ProgramInput] = []
     operands: list[Buffer | bytes] = []
@@ -72,21 +80,20 @@ def steps_of(finish: Finish) -> ProductSteps | None:
             operands.append(elementwise.constant(x))
             continue
         strides = _matrix_strides(x.layout)
-        if strides is None:
-            return None
+        assert strides is not None, "can_follow refuses such operands"
         operands.append(whole_buffer(x))
         places += [x.layout.offset, *strides]
     ((value, spec),) = what.outputs
     excess = policy().excess_precision
     program = Program(tuple(inputs), what.steps, ((value, spec.dtype),), excess=excess)
-    operands.append(struct.pack(f"{max(len(places), 3)}q", *places or (0, 0, 0)))
+    operands.append(packed(LONG, *places or (0, 0, 0)))
     return ProductSteps(program, finish.place, tuple(operands), what.name)
 
 
 def _matrix_strides(layout: Layout) -> tuple[int, int] | None:
     """Elements from row to row and from column to column, all axes but the last being rows."""
     rows = Layout(layout.shape[:-1], layout.strides[:-1])
-    axes, (strides,) = elementwise.collapsed(rows.shape, [rows])
+    axes, (strides,) = layouts.collapsed(rows.shape, [rows])
     return (strides[0], layout.strides[-1]) if len(axes) == 1 else None
 
 
@@ -107,7 +114,7 @@ def _text(program: Program, place: int, first: int) -> str:
     product, stored = program.inputs[place].dtype.msl, program.outputs[0][1].msl
     types = ", ".join([*(kinds[i] for i in others), "constant StepPlaces&"])
     buffers = "".join(f", {each} [[buffer({first + n})]]" for n, each in enumerate(named))
-    given = ", ".join(f"in{i}" if i in arrays else f"&in{i}" for i in others)
+    arguments = ", ".join(f"in{i}" if i in arrays else f"&in{i}" for i in others)
     return "\n".join(
         [
             *preamble("elementwise.h", program.steps, program.excess),
@@ -129,7 +136,7 @@ def _text(program: Program, place: int, first: int) -> str:
             "};",
             f"#define STEP_PARAMETERS {buffers}",
             f"#define STEP_TYPES , {types}",
-            f"#define STEP_OPERANDS {{{given}{', ' if given else ''}&places}}",
+            f"#define STEP_OPERANDS {{{arguments}{', ' if arguments else ''}&places}}",
             "",
         ]
     )

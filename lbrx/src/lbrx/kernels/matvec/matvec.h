@@ -1,15 +1,14 @@
 // Products of a few rows with a matrix, which is read once: memory bandwidth is the limit.
 #pragma once
 #include "matmul.h"
+#include "records/matvec.h"
 
-// Rows of x, rounded up to a power of two: rows beyond the last repeat it.
-constant uint ROWS [[function_constant(1)]];
 constant constexpr uint MOST_ROWS = 8;
 
-inline ulong row_start(constant Product& p, uint row) { return min(row, p.m - 1) * p.x_row; }
+inline ulong row_start(constant ProductRecord& p, uint row) { return min(row, p.m - 1) * p.x_row; }
 
 template <typename T>
-inline void put(device T* out, device const T* bias, constant Product& p, uint member, uint row,
+inline void put(device T* out, device const T* bias, constant ProductRecord& p, uint member, uint row,
                 uint column, float sum) {
   if (row >= p.m) return;
   const T added = bias[row * p.bias_row + column * p.bias_column];
@@ -26,7 +25,7 @@ constant constexpr uint STRIP_STEP = 8;
 template <typename T>
 kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                  device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                                 constant Product& p [[buffer(4)]],
+                                 constant ProductRecord& p [[buffer(4)]],
                                  uint2 at [[thread_position_in_grid]],
                                  uint2 size [[threads_per_grid]]) {
   const uint strip = (p.n + size.x - 1) / size.x;
@@ -73,8 +72,6 @@ kernel void matvec_strips_serial(device const T* x [[buffer(0)]], device const T
 
 // ---- simdgroups ----
 
-constant bool ALIGNED [[function_constant(2)]];  // whether four elements of y can be loaded at once
-
 constant constexpr uint SIMD = 32;
 
 template <typename T>
@@ -90,7 +87,7 @@ constant constexpr uint DOT_SIMDGROUPS = 2;
 template <typename T>
 kernel void matvec_dots_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                              device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                             constant Product& p [[buffer(4)]],
+                             constant ProductRecord& p [[buffer(4)]],
                              uint2 group [[threadgroup_position_in_grid]],
                              uint simdgroup [[simdgroup_index_in_threadgroup]],
                              uint lane [[thread_index_in_simdgroup]]) {
@@ -134,7 +131,7 @@ constant constexpr uint STRIP_LINES = 32;    // rows of y at a time
 template <typename T>
 kernel void matvec_strips_simd(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                               constant Product& p [[buffer(4)]],
+                               constant ProductRecord& p [[buffer(4)]],
                                uint2 group [[threadgroup_position_in_grid]],
                                uint index [[thread_index_in_threadgroup]]) {
   threadgroup float lines[STRIP_LINES][STRIP_COLUMNS];

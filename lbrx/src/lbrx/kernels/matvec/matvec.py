@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from lbrx.kernels.matmul import (
-    EMULATED,
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Bool, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels.costs import bandwidth, busy, dispatching, of_gpu, of_processor
+from lbrx.kernels.matmul.matmul import (
     MatmulProblem,
-    bandwidth,
-    busy,
-    dispatching,
+    ProductConstants,
     family,
     is_aligned,
-    of_processor,
     operands,
-    peak,
     pipeline,
 )
-from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.storage import Array
+from lbrx.metal import Buffer, DeviceInfo
 
 # Constants of matvec.h and matvec_serial.h: columns per thread or threadgroup, and threads per
 # threadgroup.
@@ -25,12 +24,18 @@ DOT_COLUMNS, STRIP, NARROW_STRIP = 16, 1024, 256
 DOT_SIMD_COLUMNS, DOT_SIMD_THREADS = 8, 64
 STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS = 32, 256
 
-SERIAL_SPEED = 80e3  # operations per microsecond of the reference processor (matmul.py)
 SPECIAL = (
     10.0  # microseconds that must be saved to justify compiling a kernel for this number of rows
 )
-OF_BANDWIDTH = 0.8  # what the best mat-vec kernels reach on Apple's GPUs
-OF_PEAK = 0.25  # products without simdgroup_matrix
+
+
+class MatvecConstants(ProductConstants, header="matvec"):
+    ROWS: UInt  # of x, rounded up to a power of two: rows beyond the last repeat it
+    ALIGNED: Bool = False  # whether four elements of y can be loaded at once
+
+
+class LinesConstants(MatvecConstants, header="matvec_lines"):
+    VECTORS: UInt  # that a thread reads of a column
 
 
 def _few_rows(problem: MatmulProblem) -> tuple[bool, MatmulProblem]:
@@ -45,17 +50,17 @@ def _arranged(
     """The problem with few rows, and the arguments of its kernels."""
     swapped, few = _few_rows(problem)
     left, right = (y, x) if swapped else (x, y)
-    given = operands(few, left, right, bias, result)
-    return few, [*given, few.packed(into_transposed=swapped)]
+    buffers = operands(few, left, right, bias, result)
+    return few, [*buffers, few.record(into_transposed=swapped)]
 
 
 def _can(info: DeviceInfo, problem: MatmulProblem) -> bool:
     return problem.dtype.is_float and min(problem.m, problem.n) <= MOST_ROWS
 
 
-def _rows(few: MatmulProblem) -> int:
-    """The number of rows, rounded up to those for which kernels are compiled."""
-    return 1 << (few.m - 1).bit_length()
+def _constants(few: MatmulProblem, aligned: bool = False) -> MatvecConstants:
+    rows = 1 << (few.m - 1).bit_length()
+    return MatvecConstants(ACTIVATION=few.activation_number, ROWS=rows, ALIGNED=aligned)
 
 
 def _matrix_bytes(problem: MatmulProblem) -> float:
@@ -63,33 +68,34 @@ def _matrix_bytes(problem: MatmulProblem) -> float:
     return float(elements * problem.dtype.itemsize)
 
 
-def _can_serial(info: DeviceInfo, problem: MatmulProblem) -> bool:
-    # GPU compilers do not support wide vectors.
-    return _can(info, problem) and not info.simd_hardware
-
-
 def _serial_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
     _, few = _few_rows(problem)
     reading = _matrix_bytes(problem) / bandwidth(info)
-    computing = problem.operations / of_processor(info, SERIAL_SPEED)
+    computing = problem.operations / of_processor(info, "matvec")
     threads = _serial_threads(info, few) * few.members
     return dispatching(info) + SPECIAL + max(reading, computing) / busy(info, threads)
 
 
-@family.variant("matvec", can=_can_serial, cost=_serial_cost, batch_invariant=False)
+# GPU compilers do not support wide vectors.
+@family.variant(
+    "matvec",
+    can=_can,
+    cost=_serial_cost,
+    batch_invariant=False,
+    made_for=DeviceKind.WIDE,
+    only=True,
+)
 def matvec(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One thread per group of columns, over all of k."""
-    few, given = _arranged(problem, x, y, bias, result)
+    few, buffers = _arranged(problem, x, y, bias, result)
     stem, kernel = ("matvec_serial", "dots") if few.y.transposed else ("matvec", "strips_serial")
-    gpu.queue.dispatch(
-        pipeline(gpu, few, kernel, few.dtype, {1: _rows(few)}, stem=stem),
-        given,
-        (_serial_threads(gpu.info, few), few.members, 1),
+    b.launch(
+        pipeline(b, few, kernel, few.dtype, _constants(few), stem=stem),
+        buffers,
+        (_serial_threads(b.info, few), few.members, 1),
         (1, 1, 1),
-        kernel="matmul",
-        variant="matvec",
     )
 
 
@@ -104,31 +110,34 @@ def _strips(info: DeviceInfo, columns: int) -> int:
 
 
 def _simd_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    if not info.simd_hardware:
-        return EMULATED + problem.operations
-    reading = _matrix_bytes(problem) / (OF_BANDWIDTH * bandwidth(info))
-    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    time = of_gpu(info, "matvec", _matrix_bytes(problem), problem.operations)
+    return dispatching(info) + time
 
 
-@family.variant("matvec_simd", can=_can, cost=_simd_cost, batch_invariant=False)
+@family.variant(
+    "matvec_simd",
+    can=_can,
+    cost=_simd_cost,
+    batch_invariant=False,
+    made_for=DeviceKind.SIMD,
+)
 def matvec_simd(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One simdgroup per four columns along k, or one threadgroup per strip of columns."""
-    few, given = _arranged(problem, x, y, bias, result)
+    few, buffers = _arranged(problem, x, y, bias, result)
     kind, columns, threads = (
         ("dots", DOT_SIMD_COLUMNS, DOT_SIMD_THREADS)
         if few.y.transposed
         else ("strips", STRIP_SIMD_COLUMNS, STRIP_SIMD_THREADS)
     )
-    aligned = is_aligned(given[1], few.y.leading, few.y_batch, few.dtype)
-    gpu.queue.dispatch(
-        pipeline(gpu, few, f"{kind}_simd", few.dtype, {1: _rows(few), 2: aligned}, stem="matvec"),
-        given,
+    aligned = is_aligned(buffers[1], few.y.leading, few.y_batch, few.dtype)
+    constants = _constants(few, aligned)
+    b.launch(
+        pipeline(b, few, f"{kind}_simd", few.dtype, constants, stem="matvec"),
+        buffers,
         (-(-few.n // columns) * threads, few.members, 1),
         (threads, 1, 1),
-        kernel="matmul",
-        variant="matvec_simd",
     )
 
 
@@ -137,7 +146,6 @@ def matvec_simd(
 LINE_COLUMNS, MOST_THREADS = 4, 512  # constants of matvec_lines.h
 VECTOR = 16  # bytes
 VECTORS = 4  # that a thread reads of a column
-LINES_OF_BANDWIDTH = 0.98  # 1.0 of a copy's, read and written, on an H200
 
 
 def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
@@ -148,28 +156,34 @@ def _lines_can(info: DeviceInfo, problem: MatmulProblem) -> bool:
 
 
 def _lines_cost(info: DeviceInfo, problem: MatmulProblem) -> float:
-    if not info.simd_hardware:
-        return EMULATED + problem.operations
-    reading = _matrix_bytes(problem) / (LINES_OF_BANDWIDTH * bandwidth(info))
-    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    time = of_gpu(info, "matvec lines", _matrix_bytes(problem), problem.operations)
+    return dispatching(info) + time
 
 
-@family.variant("matvec_lines", can=_lines_can, cost=_lines_cost, batch_invariant=False)
+@family.variant(
+    "matvec_lines",
+    can=_lines_can,
+    cost=_lines_cost,
+    batch_invariant=False,
+    made_for=DeviceKind.SIMD,
+)
 def matvec_lines(
-    gpu: Context, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
+    b: Builder, problem: MatmulProblem, x: Array, y: Array, bias: Array | None, result: Array
 ) -> None:
     """One threadgroup per four columns, in vectors of 16 bytes."""
-    few, given = _arranged(problem, x, y, bias, result)
-    if isinstance(given[1], Buffer) and given[1].offset % VECTOR:
-        matvec_simd(gpu, problem, x, y, bias, result)
+    few, buffers = _arranged(problem, x, y, bias, result)
+    if isinstance(buffers[1], Buffer) and buffers[1].offset % VECTOR:
+        named = b.named(
+            family.name, "matvec_simd", lambda: "matvec_lines for memory not in vectors"
+        )
+        matvec_simd(named, problem, x, y, bias, result)
         return
     vectors = few.k * few.dtype.itemsize // VECTOR
     threads = min(-(-vectors // (32 * VECTORS)) * 32, MOST_THREADS)
-    gpu.queue.dispatch(
-        pipeline(gpu, few, "simd", few.dtype, {1: 1, 2: True, 3: VECTORS}, stem="matvec_lines"),
-        given,
+    constants = LinesConstants(ACTIVATION=few.activation_number, ROWS=1, VECTORS=VECTORS)
+    b.launch(
+        pipeline(b, few, "simd", few.dtype, constants, stem="matvec_lines"),
+        buffers,
         (-(-few.n // LINE_COLUMNS) * threads, few.members, 1),
         (threads, 1, 1),
-        kernel="matmul",
-        variant="matvec_lines",
     )

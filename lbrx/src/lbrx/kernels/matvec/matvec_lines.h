@@ -2,8 +2,8 @@
 // reads along four columns.
 #pragma once
 #include "matvec.h"
+#include "records/matvec_lines.h"
 
-constant uint VECTORS [[function_constant(3)]];  // that a thread reads of a column
 constant constexpr uint COLUMNS = 4, MOST_VECTORS = 4, MOST_THREADS = 512;
 constant constexpr uint ADDING = 16;  // threads that add up a column
 
@@ -29,7 +29,7 @@ template <typename T>
 [[max_total_threads_per_threadgroup(512)]]
 kernel void matvec_lines_simd(device const T* x [[buffer(0)]], device const uint4* y [[buffer(1)]],
                               device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                              constant Product& p [[buffer(4)]],
+                              constant ProductRecord& p [[buffer(4)]],
                               uint2 group [[threadgroup_position_in_grid]],
                               uint index [[thread_index_in_threadgroup]],
                               uint2 size [[threads_per_threadgroup]]) {

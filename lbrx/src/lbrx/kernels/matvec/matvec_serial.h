@@ -38,7 +38,7 @@ inline void add_dots(thread float* sums, uint rows, thread const float* left, ui
 template <typename T>
 kernel void matvec_dots_serial(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                                device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
-                               constant Product& p [[buffer(4)]],
+                               constant ProductRecord& p [[buffer(4)]],
                                uint2 at [[thread_position_in_grid]]) {
   const uint first = at.x * DOT_COLUMNS, columns = min(DOT_COLUMNS, p.n - first);
   const ulong2 start = batch_start(p, at.y);

@@ -4,14 +4,12 @@
 // A thread reads a long chunk; no result depends on the number of chunks.
 #pragma once
 #include "philox.h"
-
-constant bool HAS_BASE [[function_constant(0)]];
+#include "records/merge_masks.h"
 
 constant constexpr uint LOW_BITS = 15;
 constant constexpr uint HIGH_BINS = 1 << 16;
 constant constexpr uint LOW_BINS = 1 << LOW_BITS;
 constant constexpr uint LANES = 16;  // elements that are looked at together
-constant constexpr uint CUTS = 2;    // ranks that separate kept elements from others
 
 // Elements from a position on. Loops over lanes index it from 0, so that the compiler sees that
 // indices do not wrap and makes vectors.
@@ -28,13 +26,6 @@ struct Differences {
   }
 };
 
-struct Selection {
-  uint size;
-  uint chunk;
-  uint chunks;
-  uint ranks[CUTS];  // elements before a cut, in descending order of magnitude
-};
-
 // Where a cut is: elements above `key` are before it, and as many equal ones as `budget` says.
 struct Cut {
   uint high;       // upper half of the key
@@ -47,7 +38,7 @@ struct Cut {
 template <typename T>
 kernel void merge_count_high(device const T* x [[buffer(0)]], device const T* base [[buffer(1)]],
                              device uint* counts [[buffer(2)]],
-                             constant Selection& what [[buffer(3)]],
+                             constant SelectionRecord& what [[buffer(3)]],
                              uint chunk [[thread_position_in_grid]]) {
   device uint* own = counts + ulong(chunk) * HIGH_BINS;
   for (uint bin = 0; bin < HIGH_BINS; bin++) own[bin] = 0;
@@ -67,7 +58,7 @@ kernel void merge_count_high(device const T* x [[buffer(0)]], device const T* ba
 template <typename T>
 kernel void merge_count_low(device const T* x [[buffer(0)]], device const T* base [[buffer(1)]],
                             device uint* counts [[buffer(2)]],
-                            constant Selection& what [[buffer(3)]],
+                            constant SelectionRecord& what [[buffer(3)]],
                             device const Cut* cuts [[buffer(4)]],
                             uint2 at [[thread_position_in_grid]]) {
   device uint* own = counts + (ulong(at.y) * what.chunks + at.x) * LOW_BINS;
@@ -113,7 +104,7 @@ inline uint2 cut_bin(device const uint* totals, uint bins, uint rank) {
 }
 
 kernel void merge_cut_high(device const uint* totals [[buffer(0)]], device Cut* cuts [[buffer(1)]],
-                           constant Selection& what [[buffer(2)]],
+                           constant SelectionRecord& what [[buffer(2)]],
                            uint cut [[thread_position_in_grid]]) {
   const uint2 found = cut_bin(totals, HIGH_BINS, what.ranks[cut]);
   cuts[cut].high = found.x;
@@ -124,7 +115,7 @@ kernel void merge_cut_high(device const uint* totals [[buffer(0)]], device Cut* 
 kernel void merge_cut_low(device const uint* totals [[buffer(0)]],
                           device const uint* counts [[buffer(1)]], device Cut* cuts [[buffer(2)]],
                           device uint* budgets [[buffer(3)]],
-                          constant Selection& what [[buffer(4)]],
+                          constant SelectionRecord& what [[buffer(4)]],
                           uint cut [[thread_position_in_grid]]) {
   if (what.ranks[cut] == 0) {  // nothing is before it; its elements were not counted
     cuts[cut].key = 0x80000000u;  // above all magnitudes
@@ -147,7 +138,7 @@ kernel void merge_cut_low(device const uint* totals [[buffer(0)]],
 template <typename T>
 kernel void merge_cut_mask(device const T* x [[buffer(0)]], device const T* base [[buffer(1)]],
                            device bool* mask [[buffer(2)]],
-                           constant Selection& what [[buffer(3)]],
+                           constant SelectionRecord& what [[buffer(3)]],
                            device const Cut* cuts [[buffer(4)]],
                            device const uint* budgets [[buffer(5)]],
                            uint chunk [[thread_position_in_grid]]) {
@@ -187,19 +178,11 @@ kernel void merge_cut_mask(device const T* x [[buffer(0)]], device const T* base
 
 // ---- random masks ----
 
-struct Rows {
-  uint rows;
-  uint length;
-  uint workers;
-  float low;   // 2^16 times the probability of the smallest magnitude of a row
-  float step;  // the same from rank to rank
-};
-
 constant constexpr uint GROUP = 8 * LANES;  // elements whose draws are made together
 
 // 16-bit draws from Philox, with neighbouring counters in lanes: the compiler makes vectors of the
 // inner loops. The lower and upper halves of a counter's four words belong to elements LANES apart.
-inline void draw(Stream stream, uint first, thread ushort (&draws)[GROUP]) {
+inline void draw(StreamRecord stream, uint first, thread ushort (&draws)[GROUP]) {
   uint a[LANES], b[LANES], c[LANES], d[LANES];
   for (uint lane = 0; lane < LANES; lane++) {
     const ulong counter = stream.counter + first + lane;
@@ -207,7 +190,7 @@ inline void draw(Stream stream, uint first, thread ushort (&draws)[GROUP]) {
     b[lane] = uint(counter >> 32);
     c[lane] = d[lane] = 0;
   }
-  uint2 key = stream.key;
+  uint2 key = as_type<uint2>(stream.key);
   for (int round = 0; round < 10; round++) {
     for (uint lane = 0; lane < LANES; lane++) {
       const ulong first = ulong(a[lane]) * 0xD2511F53u, second = ulong(c[lane]) * 0xCD9E8D57u;
@@ -250,11 +233,11 @@ struct Norms {
 template <typename T>
 kernel void merge_bernoulli(device const T* x [[buffer(0)]], device const T* base [[buffer(1)]],
                             device bool* mask [[buffer(2)]], device float* norms [[buffer(3)]],
-                            constant Rows& what [[buffer(4)]],
-                            constant Stream& stream [[buffer(5)]],
+                            constant MaskRowsRecord& what [[buffer(4)]],
+                            constant StreamRecord& stream [[buffer(5)]],
                             uint worker [[thread_position_in_grid]]) {
   const uint length = what.length, groups = (length + GROUP - 1) / GROUP;
-  const Stream own = stream;
+  const StreamRecord own = stream;
   const float limit = what.low;
   for (uint row = worker; row < what.rows; row += what.workers) {
     const Differences<T> elements = Differences<T>{x, base}.from(row * length);
@@ -324,13 +307,13 @@ template <typename T>
 kernel void merge_rank_bernoulli(device const T* x [[buffer(0)]],
                                  device const T* base [[buffer(1)]],
                                  device bool* mask [[buffer(2)]], device float* norms [[buffer(3)]],
-                                 constant Rows& what [[buffer(4)]],
-                                 constant Stream& stream [[buffer(5)]],
+                                 constant MaskRowsRecord& what [[buffer(4)]],
+                                 constant StreamRecord& stream [[buffer(5)]],
                                  device uint* scratch [[buffer(6)]],
                                  uint worker [[thread_position_in_grid]]) {
   const uint length = what.length, groups = (length + GROUP - 1) / GROUP;
   const float low = what.low, step = what.step;
-  const Stream own = stream;
+  const StreamRecord own = stream;
   device uint* keys = scratch + ulong(worker) * (length + RANK_BINS + 1);
   device uint* lower = keys + length;
   for (uint row = worker; row < what.rows; row += what.workers) {
@@ -379,7 +362,7 @@ kernel void merge_rank_bernoulli(device const T* x [[buffer(0)]],
 template <typename T>
 kernel void merge_products(device const T* x [[buffer(0)]], device const T* y [[buffer(1)]],
                            device const T* base [[buffer(2)]], device float* out [[buffer(3)]],
-                           constant Rows& what [[buffer(4)]],
+                           constant MaskRowsRecord& what [[buffer(4)]],
                            uint worker [[thread_position_in_grid]]) {
   const uint length = what.length;
   for (uint row = worker; row < what.rows; row += what.workers) {

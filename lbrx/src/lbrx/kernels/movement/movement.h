@@ -1,31 +1,12 @@
 // Copies between arrays of any strides. Elements are moved as integers of their width.
 #pragma once
 #include "chunks.h"
+#include "records/movement.h"
 
-constant constexpr uint COPY_AXES = 8;
 constant constexpr uint TILE = 32;  // side of the tile that a threadgroup transposes
 constant constexpr uint TILE_ROWS = 8;  // threads along the other side
 
-// How the last axis is read and written: -1 stands for the strides in the record.
-constant int SOURCE_STEP [[function_constant(0)]];
-constant int TARGET_STEP [[function_constant(1)]];
-// Number of axes along z: a constant, so that the compiler unrolls the loop over them.
-constant uint OTHERS [[function_constant(2)]];
-
-// Strides count elements and may be negative. The last axis lies along the grid's x, the one before
-// along y, all others along z. Only scalars: the compiler then keeps a copy of the record in registers.
-struct Strides {
-  long start;  // the first element
-  long x, y;
-  long z[COPY_AXES];
-};
-struct Walk {
-  uint shape[COPY_AXES];  // of the axes along z
-  Strides source;
-  Strides target;
-};
-
-inline long plane_start(constant uint* shape, constant Strides& strides, uint place) {
+inline long plane_start(constant uint* shape, constant StridesRecord& strides, uint place) {
   long start = strides.start;
   for (uint axis = OTHERS; axis-- > 0;) {
     start += long(place % shape[axis]) * strides.z[axis];
@@ -34,17 +15,17 @@ inline long plane_start(constant uint* shape, constant Strides& strides, uint pl
   return start;
 }
 template <typename T>
-inline device const T* plane(device const T* in, constant Walk& walk, uint place) {
+inline device const T* plane(device const T* in, constant WalkRecord& walk, uint place) {
   return in + plane_start(walk.shape, walk.source, place);
 }
 template <typename T>
-inline device T* plane(device T* out, constant Walk& walk, uint place) {
+inline device T* plane(device T* out, constant WalkRecord& walk, uint place) {
   return out + plane_start(walk.shape, walk.target, place);
 }
 
 template <typename T>
 kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
-                 constant Walk& walk [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
+                 constant WalkRecord& walk [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
   device const T* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
   device T* to = plane(out, walk, at.z) + long(at.y) * walk.target.y;
   // Indexed by the position itself: the compiler can then prove that a loop over x does not wrap.
@@ -58,7 +39,7 @@ kernel void copy(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
 
 template <typename B>
 kernel void copy_chunks(device const B* in [[buffer(0)]], device B* out [[buffer(1)]],
-                        constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
+                        constant WalkRecord& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
                         uint3 at [[thread_position_in_grid]]) {
   if (any(at.xy >= size)) return;
   device const B* from = plane(in, walk, at.z) + long(at.y) * walk.source.y;
@@ -73,7 +54,7 @@ kernel void copy_chunks(device const B* in [[buffer(0)]], device B* out [[buffer
 // that neighbouring threads write neighbouring chunks. Sizes and strides count chunks.
 template <typename T, uint ACROSS, uint DOWN>
 kernel void transpose_chunks(device const uint4* in [[buffer(0)]], device uint4* out [[buffer(1)]],
-                             constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
+                             constant WalkRecord& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
                              uint3 group [[threadgroup_position_in_grid]],
                              uint lane [[thread_index_in_threadgroup]]) {
   constexpr uint SIDE = 16 / sizeof(T);
@@ -111,7 +92,7 @@ kernel void transpose_chunks(device const uint4* in [[buffer(0)]], device uint4*
 // A threadgroup transposes a tile; the odd row width avoids bank conflicts.
 template <typename T>
 kernel void transpose_tile(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
-                           constant Walk& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
+                           constant WalkRecord& walk [[buffer(2)]], constant uint2& size [[buffer(3)]],
                            uint3 group [[threadgroup_position_in_grid]],
                            uint3 thread_at [[thread_position_in_threadgroup]]) {
   threadgroup T tile[TILE][TILE + 1];

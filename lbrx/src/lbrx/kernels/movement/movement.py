@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout, Shape
+from lbrx.arrays.storage import Array, MetalStorage
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import LONG, UINT, Constants, Int, Long, Record, UInt, packed
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import launching, layouts
+from lbrx.kernels.arrays import kernel_name, size_class, whole_buffer
+from lbrx.kernels.launching import CHUNK_BYTES, GROUP
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.library import ConstantValue
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.shape import Layout, Shape
-from lbrx.storage import Array, MetalStorage
 
 BITS = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 """Elements are moved as integers of their width, so that NaN keeps its bits."""
 AXES = 8  # axes along the grid's z
-GROUP = 256  # threads
 PART = 1 << 30  # elements of a row in one dispatch
 TILE, TILE_ROWS = (
     32,
@@ -38,10 +40,37 @@ BLOCKS = {1: (8, 8), 2: (16, 8), 4: (16, 16), 8: (16, 16)}
 # read and written at a time.
 LARGE_BLOCKS = {2: (16, 16)}
 LARGE_MEMORY = 64 << 10
-CHUNK_BYTES = 16
 # Transposing in blocks pays off from these sizes: smaller arrays fit into the cache anyway.
 TRANSPOSE_SIDE = 16
 TRANSPOSE_BYTES = 64 << 10
+
+
+class StridesRecord(Record, header="movement"):
+    """Strides count elements and may be negative. The last axis lies along the grid's x, the one
+    before along y, all others along z. Only scalars: the compiler then keeps a copy of the record
+    in registers.
+    """
+
+    start: Long  # the first element
+    x: Long
+    y: Long
+    z: Annotated[Sequence[int], LONG[AXES]]
+
+
+class WalkRecord(Record, header="movement"):
+    shape: Annotated[Sequence[int], UINT[AXES]]  # of the axes along z
+    source: StridesRecord
+    target: StridesRecord
+
+
+class CopyConstants(Constants, header="movement"):
+    """How the last axis is read and written: -1 stands for the strides in the record. The number of
+    axes along z is a constant, so that the compiler unrolls the loop over them.
+    """
+
+    SOURCE_STEP: Int = -1
+    TARGET_STEP: Int = -1
+    OTHERS: UInt
 
 
 @dataclass(frozen=True)
@@ -78,7 +107,8 @@ class CopyProblem:
     def in_chunks(self, length: int) -> CopyProblem:
         """The problem with vectors of neighbouring elements as the elements."""
         source, target = (
-            (*(stride // length for stride in own[:-1]), 1) for own in (self.source, self.target)
+            (*(stride // length for stride in strides[:-1]), 1)
+            for strides in (self.source, self.target)
         )
         shape = (*self.shape[:-1], self.shape[-1] // length)
         return CopyProblem(self.width * length, shape, source, target)
@@ -108,7 +138,7 @@ class CopyProblem:
         order = [i for i in range(len(self.shape) - 1) if i != axis]
         order += [axis, len(self.shape) - 1]
         shape, source, target = (
-            tuple(own[i] for i in order) for own in (self.shape, self.source, self.target)
+            tuple(axes[i] for i in order) for axes in (self.shape, self.source, self.target)
         )
         return replace(self, shape=shape, source=source, target=target)
 
@@ -120,19 +150,19 @@ family.samples += [
 ]
 
 
-def copy(gpu: Context, source: Array, target: Array) -> None:
+def copy(b: Builder, source: Array, target: Array) -> None:
     """Copy all elements of an array into another of the same shape and element width."""
     shape = target.layout.shape
     if not math.prod(shape):
         return
-    axes, strides = elementwise.collapsed(shape, [source.layout, target.layout])
+    axes, strides = layouts.collapsed(shape, [source.layout, target.layout])
     buffers = (whole_buffer(source), whole_buffer(target))
     width = source.dtype.itemsize
     starts = [*(b.offset for b in buffers), *(a.layout.offset * width for a in (source, target))]
     read, written = strides
     problem = CopyProblem(width, axes, read, written, math.gcd(CHUNK_BYTES, *starts))
     for piece, start in _pieces(problem, (source.layout.offset, target.layout.offset)):
-        family.run(gpu, piece, *buffers, start)
+        family.run(b, piece, *buffers, start)
 
 
 Start = tuple[int, int]  # element offsets of source and target
@@ -161,101 +191,104 @@ def _pieces(problem: CopyProblem, start: Start) -> Iterator[tuple[CopyProblem, S
         yield from _pieces(piece, at)
 
 
-def _packed(problem: CopyProblem, start: Start) -> bytes:
-    """The `Walk` record of movement.h."""
-    others = problem.shape[:-2]
-    unused = [0] * (AXES - len(others))
-    record = struct.pack(f"{AXES}I", *others, *unused)
-    for first, strides in zip(start, (problem.source, problem.target), strict=True):
-        y, x = (0, *strides)[-2:]
-        record += struct.pack(f"{AXES + 3}q", first, x, y, *strides[:-2], *unused)
-    return record
+def _walk(problem: CopyProblem, start: Start) -> WalkRecord:
+    source, target = (
+        _strides_record(first, strides)
+        for first, strides in zip(start, (problem.source, problem.target), strict=True)
+    )
+    return WalkRecord(shape=_along_z(problem.shape), source=source, target=target)
+
+
+def _strides_record(start: int, strides: Shape) -> StridesRecord:
+    y, x = (0, *strides)[-2:]
+    return StridesRecord(start=start, x=x, y=y, z=_along_z(strides))
+
+
+def _along_z(axes: Shape) -> Shape:
+    others = axes[:-2]
+    return (*others, *(0,) * (AXES - len(others)))
 
 
 @family.variant("strided")
-def strided(
-    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
-) -> None:
+def strided(b: Builder, problem: CopyProblem, source: Buffer, target: Buffer, start: Start) -> None:
     """One thread per element."""
     read, written = problem.source[-1], problem.target[-1]
-    constants: dict[int, ConstantValue] = {
-        0: np.int32(read if read in (0, 1) else -1),
-        1: np.int32(written if written == 1 else -1),
-        2: _others(problem),
-    }
+    constants = CopyConstants(
+        SOURCE_STEP=read if read in (0, 1) else -1,
+        TARGET_STEP=written if written == 1 else -1,
+        OTHERS=_others(problem),
+    )
     name = kernel_name("copy", "strided", problem.dtype)
-    pipeline = gpu.shaders.pipeline("movement", name, constants, safe_math=True)
-    x, y, z = elementwise.grid_over(problem.shape)
+    pipeline = b.pipeline("movement", name, constants, safe_math=True)
+    x, y, z = launching.grid_over(problem.shape)
     group = (min(x, GROUP), min(y, max(GROUP // x, 1)), 1)
-    arguments = (source, target, _packed(problem, start))
-    gpu.queue.dispatch(pipeline, arguments, (x, y, z), group, kernel="copy", variant="strided")
+    arguments = (source, target, _walk(problem, start))
+    b.launch(pipeline, arguments, (x, y, z), group)
 
 
 def _others(problem: CopyProblem) -> int:
     return max(len(problem.shape) - 2, 0)
 
 
-def _chunks_cost(info: DeviceInfo, problem: CopyProblem) -> float:
-    return 0.9 if info.simd_hardware else 4.0
-
-
-@family.variant("chunks", can=lambda info, problem: problem.chunk > 1, cost=_chunks_cost)
-def chunks(
-    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
-) -> None:
+@family.variant(
+    "chunks",
+    can=lambda info, problem: problem.chunk > 1,
+    cost=lambda info, problem: 0.9,
+    made_for=DeviceKind.SIMD,
+)
+def chunks(b: Builder, problem: CopyProblem, source: Buffer, target: Buffer, start: Start) -> None:
     """One vector of neighbouring elements per thread."""
     length = problem.chunk
-    made = problem.in_chunks(length)
-    name = f"copy_chunks_{made.width}"
-    pipeline = gpu.shaders.pipeline("movement", name, {2: _others(made)}, safe_math=True)
-    grid, group = elementwise.chunk_grid(made.shape)
-    size = struct.pack("2I", made.shape[-1], (1, *made.shape)[-2])
-    arguments = (source, target, _packed(made, (start[0] // length, start[1] // length)), size)
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant="chunks")
+    chunked = problem.in_chunks(length)
+    name = f"copy_chunks_{chunked.width}"
+    constants = CopyConstants(OTHERS=_others(chunked))
+    pipeline = b.pipeline("movement", name, constants, safe_math=True)
+    grid, group = launching.chunk_grid(chunked.shape)
+    size = packed(UINT, chunked.shape[-1], (1, *chunked.shape)[-2])
+    arguments = (source, target, _walk(chunked, (start[0] // length, start[1] // length)), size)
+    b.launch(pipeline, arguments, grid, group)
 
 
 def _transposes(info: DeviceInfo, problem: CopyProblem) -> bool:
     return problem.transposed is not None
 
 
-def _transpose_cost(serial: bool) -> Callable[[DeviceInfo, CopyProblem], float]:
-    def cost(info: DeviceInfo, problem: CopyProblem) -> float:
-        axis = problem.transposed
-        assert axis is not None
-        sides = min(problem.shape[axis], problem.shape[-1])
-        large = math.prod(problem.shape) * problem.width >= TRANSPOSE_BYTES
-        pays = large and sides >= TRANSPOSE_SIDE and serial is not info.simd_hardware
-        return 0.5 if pays else 2.0
-
-    return cost
+def _transpose_cost(info: DeviceInfo, problem: CopyProblem) -> float:
+    axis = problem.transposed
+    assert axis is not None
+    sides = min(problem.shape[axis], problem.shape[-1])
+    large = math.prod(problem.shape) * problem.width >= TRANSPOSE_BYTES
+    return 0.5 if large and sides >= TRANSPOSE_SIDE else 2.0
 
 
 @family.variant(
     "transpose_serial",
-    can=lambda info, problem: _transposes(info, problem) and not info.simd_hardware,
-    cost=_transpose_cost(serial=True),
+    can=_transposes,
+    cost=_transpose_cost,
+    made_for=DeviceKind.WIDE,
+    only=True,
 )
 def transpose_serial(
-    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+    b: Builder, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """One thread per block."""
     ordered = problem.ordered()
-    x, y, z = elementwise.grid_over(ordered.shape)
+    x, y, z = launching.grid_over(ordered.shape)
     grid = (-(-x // SERIAL_SIDE), -(-y // SERIAL_SIDE), z)
     buffers = (source, target)
-    _transpose(gpu, "movement_serial", "transpose_serial", ordered, buffers, start, grid, (1, 1, 1))
+    _transpose(b, "movement_serial", "transpose_serial", ordered, buffers, start, grid, (1, 1, 1))
 
 
-@family.variant("transpose_tile", can=_transposes, cost=_transpose_cost(serial=False))
+@family.variant("transpose_tile", can=_transposes, cost=_transpose_cost, made_for=DeviceKind.SIMD)
 def transpose_tile(
-    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+    b: Builder, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """One threadgroup per tile, through threadgroup memory."""
     ordered = problem.ordered()
-    x, y, z = elementwise.grid_over(ordered.shape)
+    x, y, z = launching.grid_over(ordered.shape)
     grid = (-(-x // TILE) * TILE, -(-y // TILE) * TILE_ROWS, z)
     group = (TILE, TILE_ROWS, 1)
-    _transpose(gpu, "movement", "transpose_tile", ordered, (source, target), start, grid, group)
+    _transpose(b, "movement", "transpose_tile", ordered, (source, target), start, grid, group)
 
 
 def _by_chunks(info: DeviceInfo, problem: CopyProblem) -> bool:
@@ -263,34 +296,34 @@ def _by_chunks(info: DeviceInfo, problem: CopyProblem) -> bool:
 
 
 def _chunked_cost(info: DeviceInfo, problem: CopyProblem) -> float:
-    return _transpose_cost(serial=False)(info, problem) * 0.9
+    return _transpose_cost(info, problem) * 0.9
 
 
-@family.variant("transpose_chunks", can=_by_chunks, cost=_chunked_cost)
+@family.variant("transpose_chunks", can=_by_chunks, cost=_chunked_cost, made_for=DeviceKind.SIMD)
 def transpose_chunks(
-    gpu: Context, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
+    b: Builder, problem: CopyProblem, source: Buffer, target: Buffer, start: Start
 ) -> None:
     """Blocks in the registers of threads, whose rows are read and written as vectors."""
     side = CHUNK_BYTES // problem.width
-    large = problem.width in LARGE_BLOCKS and gpu.info.threadgroup_memory >= LARGE_MEMORY
+    large = problem.width in LARGE_BLOCKS and b.info.threadgroup_memory >= LARGE_MEMORY
     across, down = (LARGE_BLOCKS if large else BLOCKS)[problem.width]
     ordered = problem.ordered()
-    made = CopyProblem(
+    chunked = CopyProblem(
         problem.width,
         (*ordered.shape[:-2], ordered.shape[-2] // side, ordered.shape[-1] // side),
         (*(s // side for s in ordered.source[:-2]), 1, ordered.source[-1] // side),
         (*(s // side for s in ordered.target[:-1]), 1),
     )
-    x, y, z = elementwise.grid_over(made.shape)
+    x, y, z = launching.grid_over(chunked.shape)
     group = (across * down, 1, 1)
     grid = (-(-x // down) * group[0], -(-y // across), z)
     at = start[0] // side, start[1] // side
     variant = "transpose_chunks_large" if large else "transpose_chunks"
-    _transpose(gpu, "movement", variant, made, (source, target), at, grid, group)
+    _transpose(b, "movement", variant, chunked, (source, target), at, grid, group)
 
 
 def _transpose(
-    gpu: Context,
+    b: Builder,
     stem: str,
     variant: str,
     problem: CopyProblem,
@@ -300,12 +333,11 @@ def _transpose(
     group: tuple[int, int, int],
 ) -> None:
     name = kernel_name("copy", variant, problem.dtype)
-    constants = {2: _others(problem)}
-    pipeline = gpu.shaders.pipeline(stem, name, constants, safe_math=True)
-    size = struct.pack("2I", problem.shape[-1], problem.shape[-2])
-    arguments = (*buffers, _packed(problem, start), size)
-    counted = variant.removesuffix("_large")
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel="copy", variant=counted)
+    constants = CopyConstants(OTHERS=_others(problem))
+    pipeline = b.pipeline(stem, name, constants, safe_math=True)
+    size = packed(UINT, problem.shape[-1], problem.shape[-2])
+    arguments = (*buffers, _walk(problem, start), size)
+    b.launch(pipeline, arguments, grid, group)
 
 
 # ---- operations ----
@@ -316,8 +348,8 @@ def run_copy(call: Call) -> tuple[Array, ...]:
     """Compute `copy`: a contiguous copy of an array of any strides."""
     (array,) = call.inputs
     assert array is not None
-    result = empty(call.gpu, call.outputs[0])
-    copy(call.gpu, placed(call.gpu, array), result)
+    result = call.builder.result(call.outputs[0])
+    copy(call.builder, call.builder.placed(array), result)
     return (result,)
 
 
@@ -326,13 +358,13 @@ def run_concat(call: Call) -> tuple[Array, ...]:
     """Copy each operand into its slice of the result."""
     (spec,) = call.outputs
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
-    result = empty(call.gpu, spec)
+    result = call.builder.result(spec)
     start = 0
     for given in call.inputs:
         assert given is not None
-        part = elementwise.cast(call.gpu, placed(call.gpu, given), spec.dtype)
+        part = layouts.cast(call.builder, call.builder.placed(given), spec.dtype)
         end = start + part.layout.shape[axis]
-        copy(call.gpu, part, _slice(result, axis, start, end))
+        copy(call.builder, part, _slice(result, axis, start, end))
         start = end
     return (result,)
 
@@ -340,22 +372,22 @@ def run_concat(call: Call) -> tuple[Array, ...]:
 @computes("pad")
 def run_pad(call: Call) -> tuple[Array, ...]:
     """Copy the inner part, then fill the slabs before and after it along each axis."""
-    (given,), (spec,) = call.inputs, call.outputs
-    assert given is not None
-    gpu, result = call.gpu, empty(call.gpu, spec)
+    (padded,), (spec,) = call.inputs, call.outputs
+    assert padded is not None
+    b, result = call.builder, call.builder.result(spec)
     with np.errstate(all="ignore"):
         value = np.asarray(call.attributes["value"]).astype(spec.dtype.numpy)
     filling = Array(
-        MetalStorage(gpu.upload(value, "tensors"), 0, value.nbytes), Layout((), ()), spec.dtype
+        MetalStorage(b.constant(value, "tensors"), 0, value.nbytes), Layout((), ()), spec.dtype
     )
     inner = result
     for axis, (before, after) in enumerate(call.attributes["widths"]):
         n = inner.layout.shape[axis]
         for slab in (_slice(inner, axis, 0, before), _slice(inner, axis, n - after, n)):
             layout = sh.expand(filling.layout, slab.layout.shape)
-            copy(gpu, replace(filling, layout=layout), slab)
+            copy(b, replace(filling, layout=layout), slab)
         inner = _slice(inner, axis, before, n - after)
-    copy(gpu, placed(gpu, given), inner)
+    copy(b, b.placed(padded), inner)
     return (result,)
 
 

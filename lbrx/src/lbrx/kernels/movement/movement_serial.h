@@ -7,7 +7,7 @@ constant constexpr uint SERIAL_SIDE = 64;  // of the block that a thread transpo
 
 template <typename T>
 kernel void transpose_serial(device const T* in [[buffer(0)]], device T* out [[buffer(1)]],
-                             constant Walk& walk [[buffer(2)]],
+                             constant WalkRecord& walk [[buffer(2)]],
                              constant uint2& size [[buffer(3)]],
                              uint3 at [[thread_position_in_grid]]) {
   constexpr uint N = BitsOf<sizeof(T)>::SQUARE;

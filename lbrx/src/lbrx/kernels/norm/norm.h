@@ -1,12 +1,8 @@
 // Layer norm and RMS norm, optionally of a sum of two arrays. The summary of a row is its mean and the
 // sum of squares around it; RMS norm uses 0 as the mean.
 #include "early.h"
+#include "records/norm.h"
 #include "rows.h"
-
-constant bool CENTRED [[function_constant(0)]];   // layer norm
-constant bool RESIDUAL [[function_constant(1)]];  // an array that is added first
-constant bool WEIGHT [[function_constant(2)]];
-constant bool BIAS [[function_constant(3)]];
 
 struct Moments {
   float mean;
@@ -57,13 +53,13 @@ struct Square {
 // Moments of a part: its length times its mean, and its squares around the mean of the whole row.
 struct PartSum {
   device const Moments* parts;
-  constant Rows* rows;
+  constant RowsRecord* rows;
   float operator()(uint i, uint) const { return parts[i].mean * Place(*rows, 0, i).count; }
 };
 
 struct PartSquares {
   device const Moments* parts;
-  constant Rows* rows;
+  constant RowsRecord* rows;
   float mean;
   float operator()(uint i, uint) const {
     const float off = parts[i].mean - mean;
@@ -147,14 +143,14 @@ struct Norm {
   }
 
   template <typename Team>
-  Moments joined(Team team, device const Moments* parts, constant Rows& rows) const {
+  Moments joined(Team team, device const Moments* parts, constant RowsRecord& rows) const {
     const float mean =
         CENTRED ? team.reduce(Sum{}, rows.parts, PartSum{parts, &rows}) / length : 0.0f;
     return {mean, team.reduce(Sum{}, rows.parts, PartSquares{parts, &rows, mean})};
   }
 
   template <typename Team>
-  void whole(Team team, constant Rows& rows, uint at) const {
+  void whole(Team team, constant RowsRecord& rows, uint at) const {
     const Place place(rows, at, 0, SIZE);
     team.move_to(place);
     const auto elements = team.loaded(place.count, row(place));
@@ -178,7 +174,7 @@ struct Norm {
   device const V* bias [[buffer(3), function_constant(BIAS)]],             \
   device V* out [[buffer(4)]],                                             \
   device V* total [[buffer(5), function_constant(RESIDUAL)]],              \
-  constant float& eps [[buffer(6)]], constant Rows& rows [[buffer(7)]]
+  constant float& eps [[buffer(6)]], constant RowsRecord& rows [[buffer(7)]]
 
 #define NORM(T, V)                                                                      \
   Norm<T, V>{x, RESIDUAL ? residual : x, WEIGHT ? weight : x, BIAS ? bias : x, out,     \
@@ -197,6 +193,7 @@ kernel void norm_simdgroup(OPERANDS(V), uint2 at [[thread_position_in_grid]]) {
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void norm_threadgroup(
     OPERANDS(V), uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
@@ -216,6 +213,7 @@ kernel void norm_serial_summary(
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void norm_threadgroup_summary(
     OPERANDS(V), device Moments* parts [[buffer(8)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
@@ -232,6 +230,7 @@ kernel void norm_serial_finish(
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void norm_threadgroup_finish(
     OPERANDS(V), device const Moments* parts [[buffer(8)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],

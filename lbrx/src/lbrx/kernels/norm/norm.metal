@@ -2,7 +2,7 @@
 
 #define OPERANDS_OF(run)                                                          \
   device const run*, device const run*, device const run*, device const run*,     \
-  device run*, device run*, constant float&, constant Rows&
+  device run*, device run*, constant float&, constant RowsRecord&
 
 #define SERIAL(step, name, type, ...)                                                \
   template [[host_name("norm_" #name)]] kernel void norm_##step<type, type>(         \

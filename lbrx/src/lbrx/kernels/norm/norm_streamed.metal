@@ -16,7 +16,7 @@ kernel void norm_streamed(OPERANDS(T), uint row [[thread_position_in_grid]]) {
 #define INSTANTIATE(name, type)                                                       \
   template [[host_name("norm_streamed_" #name)]] kernel void norm_streamed<type>(     \
       device const type*, device const type*, device const type*, device const type*, \
-      device type*, device type*, constant float&, constant Rows&, uint);
+      device type*, device type*, constant float&, constant RowsRecord&, uint);
 
 INSTANTIATE(float32, float)
 INSTANTIATE(float16, half)

@@ -2,14 +2,7 @@
 #pragma once
 #include "chunks.h"
 #include "indexing.h"
-
-struct Overwriting {
-  long from[3];   // strides of batches, heads and rows of the source
-  long place[3];  // strides of the positions
-  ulong offset;   // of the first element of the source
-  ulong place_offset;
-  uint heads, capacity, depth;
-};
+#include "records/overwrite.h"
 
 // A unit that is written at once: one value, or 32 values as a q8_0 block if the cache is bytes.
 template <typename C> struct Unit { static constant constexpr uint VALUES = 1, STORED = 1; };
@@ -36,12 +29,12 @@ inline void store(device uchar* out, device const T* in) {
 // `count` units of a row, from `first` on.
 template <typename C, typename T>
 inline void put(device C* cache, device const T* rows, device const void* positions,
-                constant Overwriting& sizes, uint row, uint plane, uint first, uint count) {
+                constant OverwriteRecord& sizes, uint row, uint plane, uint first, uint count) {
   const long batch = plane / sizes.heads, head = plane % sizes.heads;
   const long place = sizes.place[0] * batch + sizes.place[1] * head + sizes.place[2] * row;
   const ulong at = ulong(index_at(positions, sizes.place_offset + place));
   if (at >= sizes.capacity) return;
-  const long from = sizes.from[0] * batch + sizes.from[1] * head + sizes.from[2] * row;
+  const long from = sizes.source[0] * batch + sizes.source[1] * head + sizes.source[2] * row;
   constexpr uint values = Unit<C>::VALUES, stored = Unit<C>::STORED;
   device const T* in = rows + sizes.offset + from + first * values;
   const ulong row_start = (ulong(plane) * sizes.capacity + at) * (sizes.depth / values);
@@ -53,7 +46,7 @@ inline void put(device C* cache, device const T* rows, device const void* positi
 template <typename C, typename T>
 kernel void overwrite_rows(device C* cache [[buffer(0)]], device const T* rows [[buffer(1)]],
                            device const void* positions [[buffer(2)]],
-                           constant Overwriting& sizes [[buffer(3)]],
+                           constant OverwriteRecord& sizes [[buffer(3)]],
                            uint3 at [[thread_position_in_grid]]) {
   put(cache, rows, positions, sizes, at.x, at.y, 0, sizes.depth / Unit<C>::VALUES);
 }
@@ -62,7 +55,7 @@ kernel void overwrite_rows(device C* cache [[buffer(0)]], device const T* rows [
 template <typename C, typename T>
 kernel void overwrite_elements(device C* cache [[buffer(0)]], device const T* rows [[buffer(1)]],
                                device const void* positions [[buffer(2)]],
-                               constant Overwriting& sizes [[buffer(3)]],
+                               constant OverwriteRecord& sizes [[buffer(3)]],
                                uint3 at [[thread_position_in_grid]]) {
   put(cache, rows, positions, sizes, at.y, at.z, at.x, 1);
 }
@@ -87,7 +80,7 @@ template <typename C, typename T, uint N>
 kernel void overwrite_chunks(device typename ChunkBits<sizeof(C) * N>::type* cache [[buffer(0)]],
                              device const typename ChunkBits<sizeof(T) * N>::type* rows [[buffer(1)]],
                              device const void* positions [[buffer(2)]],
-                             constant Overwriting& sizes [[buffer(3)]],
+                             constant OverwriteRecord& sizes [[buffer(3)]],
                              constant uint& count [[buffer(4)]],
                              uint3 at [[thread_position_in_grid]],
                              uint3 threads [[threads_per_grid]]) {
@@ -95,7 +88,7 @@ kernel void overwrite_chunks(device typename ChunkBits<sizeof(C) * N>::type* cac
   const long batch = at.z / sizes.heads, head = at.z % sizes.heads;
   const ulong place = sizes.place_offset + sizes.place[0] * batch + sizes.place[1] * head;
   device const typename ChunkBits<sizeof(T) * N>::type* from =
-      rows + sizes.offset + sizes.from[0] * batch + sizes.from[1] * head + at.x;
+      rows + sizes.offset + sizes.source[0] * batch + sizes.source[1] * head + at.x;
   typename ChunkBits<sizeof(T) * N>::type given[CHUNK_ROWS];
   ulong target[CHUNK_ROWS];
 #pragma unroll
@@ -103,7 +96,7 @@ kernel void overwrite_chunks(device typename ChunkBits<sizeof(C) * N>::type* cac
     const uint row = at.y + n * threads.y;
     target[n] = sizes.capacity;
     if (row >= count) continue;
-    given[n] = from[sizes.from[2] * row];
+    given[n] = from[sizes.source[2] * row];
     target[n] = ulong(index_at(positions, place + sizes.place[2] * row));
   }
   device typename ChunkBits<sizeof(C) * N>::type* to =

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-import numpy as np
-
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise, movement
-from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array, MetalCache, written_in_place
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import LONG, UINT, Record, UInt, ULong, packed
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import launching, layouts
+from lbrx.kernels.arrays import kernel_name, size_class, whole_buffer
+from lbrx.kernels.indexing.indexing import IndexConstants, index_type
+from lbrx.kernels.launching import CHUNK_BYTES, SMALL_GROUP
+from lbrx.kernels.movement import movement
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Buffer
 from lbrx.ops import Spec
-from lbrx.storage import Array, MetalCache, written_in_place
 
-GROUP = 64  # threads
-CHUNK_BYTES = 16  # of rows, which a GPU's thread reads at once
 CHUNK_ROWS = 4  # of a thread, as in overwrite.h
 UNITS = {"q8_0": 32}  # values per block of a quantized cache
 
@@ -45,6 +47,16 @@ class OverwriteProblem:
         return f"{kinds} {size_class(self.planes, self.rows, self.depth)}"
 
 
+class OverwriteRecord(Record, header="overwrite"):
+    source: Annotated[Sequence[int], LONG[3]]  # strides of batches, heads and rows
+    place: Annotated[Sequence[int], LONG[3]]  # strides of the positions
+    offset: ULong  # of the first element of the source
+    place_offset: ULong
+    heads: UInt
+    capacity: UInt
+    depth: UInt
+
+
 @dataclass(frozen=True)
 class OverwriteOperands:
     """The cache that is written, and the rows with their positions in it."""
@@ -57,11 +69,14 @@ class OverwriteOperands:
     def arguments(self, chunk: int = 1) -> list[Buffer | bytes]:
         """The kernels' arguments, in order; rows of values are counted in chunks."""
         rows, positions = self.rows.layout, self.positions.layout
-        strides = (stride // chunk for stride in rows.strides[:3])
-        record = struct.pack(
-            "6q2Q3I4x",
-            *(*strides, *positions.strides, rows.offset // chunk, positions.offset),
-            *(rows.shape[1], self.capacity, rows.shape[3] // chunk),
+        record = OverwriteRecord(
+            source=[stride // chunk for stride in rows.strides[:3]],
+            place=positions.strides,
+            offset=rows.offset // chunk,
+            place_offset=positions.offset,
+            heads=rows.shape[1],
+            capacity=self.capacity,
+            depth=rows.shape[3] // chunk,
         )
         return [self.cache, whole_buffer(self.rows), whole_buffer(self.positions), record]
 
@@ -93,19 +108,19 @@ def run_blocks(call: Call) -> tuple[Array, ...]:
 def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
     """Kernels exist for rows of float32 and of the type `short`."""
     cache, rows, positions = (x for x in call.inputs if x is not None)
-    gpu, (spec,) = call.gpu, call.outputs
-    result = target(gpu, cache, spec)
+    b, (spec,) = call.builder, call.outputs
+    result = target(b, cache, spec)
     if rows.dtype not in (short, dt.float32):
-        rows = elementwise.cast(gpu, rows, dt.float32)
-    places = placed(gpu, positions)
+        rows = layouts.cast(b, rows, dt.float32)
+    places = b.placed(positions)
     places = replace(places, layout=sh.expand(places.layout, rows.layout.shape[:-1]))
     *leading, count, depth = rows.layout.shape
     heads = leading[-1] if leading else 1
     batch = math.prod(leading[:-1])
     operands = OverwriteOperands(
         whole_buffer(result),
-        _view(gpu, placed(gpu, rows), (batch, heads, count, depth), unit=True),
-        _view(gpu, places, (batch, heads, count)),
+        _view(b, b.placed(rows), (batch, heads, count, depth), unit=True),
+        _view(b, places, (batch, heads, count)),
         spec.shape[-2],
     )
     problem = OverwriteProblem(
@@ -113,15 +128,15 @@ def _run(call: Call, cached: str, short: Dtype) -> tuple[Array, ...]:
         aligned=cached not in UNITS and operands.is_aligned(),
     )
     if rows.layout.size:
-        family.run(gpu, problem, operands)
+        family.run(b, problem, operands)
     return (result,)
 
 
-def target(gpu: Context, cache: Array, spec: Spec) -> Array:
+def target(b: Builder, cache: Array, spec: Spec) -> Array:
     """The array to write: a cache's own memory from its first element on, else a copy."""
     if not written_in_place(cache):
-        copy = empty(gpu, spec)
-        movement.copy(gpu, placed(gpu, cache), copy)
+        copy = b.result(spec)
+        movement.copy(b, b.placed(cache), copy)
         return copy
     start = cache.layout.offset * cache.dtype.itemsize
     nbytes = cache.layout.size * cache.dtype.itemsize
@@ -129,18 +144,18 @@ def target(gpu: Context, cache: Array, spec: Spec) -> Array:
     return Array(storage, sh.contiguous(spec.shape), spec.dtype)
 
 
-def _view(gpu: Context, array: Array, shape: tuple[int, ...], *, unit: bool = False) -> Array:
+def _view(b: Builder, array: Array, shape: tuple[int, ...], *, unit: bool = False) -> Array:
     """The array in another shape; a copy if strides do not allow it or leave gaps in rows."""
     layout = sh.reshape(array.layout, shape)
     if layout is None or (unit and shape[-1] > 1 and layout.strides[-1] != 1):
-        array = elementwise.contiguous(gpu, array)
+        array = layouts.contiguous(b, array)
         layout = sh.reshape(array.layout, shape)
         assert layout is not None
     return replace(array, layout=layout)
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     problem: OverwriteProblem,
     operands: OverwriteOperands,
     variant: str,
@@ -148,48 +163,42 @@ def _dispatch(
     group: tuple[int, int, int] | None = None,
     arguments: Sequence[Buffer | bytes] = (),
 ) -> None:
-    signed = -1 if problem.index_dtype.kind is dt.Kind.INT else 1
-    constants = {0: np.int32(signed * problem.index_dtype.itemsize), 1: np.bool_(True)}
+    constants = IndexConstants(INDEX_TYPE=index_type(problem.index_dtype))
     name = kernel_name("overwrite", f"{variant}_{problem.cached}", problem.dtype)
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline("overwrite", name, constants, safe_math=True),
+    b.launch(
+        b.pipeline("overwrite", name, constants, safe_math=True),
         arguments or operands.arguments(),
         grid,
-        group or (min(grid[0], GROUP), 1, 1),
-        kernel="overwrite",
-        variant=variant,
+        group or (min(grid[0], SMALL_GROUP), 1, 1),
     )
 
 
-def _row_cost(info: DeviceInfo, problem: OverwriteProblem) -> float:
-    return 2.0 if info.simd_hardware else 0.5
-
-
-@family.variant("row", cost=_row_cost)
-def row(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
+@family.variant("row", cost=lambda info, problem: 0.5, made_for=DeviceKind.WIDE)
+def row(b: Builder, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
     """One thread per row."""
-    _dispatch(gpu, problem, operands, "row", (problem.rows, problem.planes, 1))
+    _dispatch(b, problem, operands, "row", (problem.rows, problem.planes, 1))
 
 
 @family.variant("element")
-def element(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
+def element(b: Builder, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
     """One thread per element, or per block of quantized ones."""
     units = problem.depth // UNITS.get(problem.cached, 1)
-    _dispatch(gpu, problem, operands, "element", (units, problem.rows, problem.planes))
+    _dispatch(b, problem, operands, "element", (units, problem.rows, problem.planes))
 
 
 @family.variant(
     "chunks",
     can=lambda info, problem: problem.aligned,
-    cost=lambda info, problem: 0.9 if info.simd_hardware else 3.0,
+    cost=lambda info, problem: 0.9,
+    made_for=DeviceKind.SIMD,
 )
-def chunks(gpu: Context, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
+def chunks(b: Builder, problem: OverwriteProblem, operands: OverwriteOperands) -> None:
     """A vector of several rows per thread."""
     length = CHUNK_BYTES // problem.dtype.itemsize
     shape = (problem.planes, problem.rows, problem.depth // length)
-    grid, group = elementwise.chunk_grid(shape, CHUNK_ROWS)
-    arguments = [*operands.arguments(length), struct.pack("I", problem.rows)]
-    _dispatch(gpu, problem, operands, "chunks", grid, group, arguments)
+    grid, group = launching.chunk_grid(shape, CHUNK_ROWS)
+    arguments = [*operands.arguments(length), packed(UINT, problem.rows)]
+    _dispatch(b, problem, operands, "chunks", grid, group, arguments)
 
 
 family.samples += [

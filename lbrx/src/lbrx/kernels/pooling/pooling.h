@@ -1,15 +1,7 @@
 // The largest element, or the mean, under a window that moves over images.
 #pragma once
 #include "image_rows.h"
-
-struct Pooling {
-  uint height, width;  // of an image
-  uint rows, columns;  // of the window
-  uint down, right;    // stride
-  int top, left;       // padding
-  uint out_height, out_width;
-  uint with_padding;   // whether padding counts as elements of a mean
-};
+#include "records/pooling.h"
 
 struct Largest {
   static float start() { return -INFINITY; }
@@ -31,7 +23,7 @@ inline uint inside(int first, uint count, uint size) {
 // A thread makes N columns of a row of results.
 template <typename T, typename Join, uint N>
 kernel void pool2d(device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-                   constant Pooling& p [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
+                   constant PoolingRecord& p [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
   x += ulong(at.z) * p.height * p.width;
   const uint column = at.x * N, columns = min(N, p.out_width - column);
   const int top = int(at.y * p.down) - p.top, left = int(column * p.right) - p.left;

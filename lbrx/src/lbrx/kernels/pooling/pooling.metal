@@ -2,7 +2,7 @@
 
 #define POOL(op, join, variant, columns, dtype, type)                                     \
   template [[host_name(#op "_" #variant "_" #dtype)]] kernel void                         \
-  pool2d<type, join, columns>(device const type*, device type*, constant Pooling&, uint3);
+  pool2d<type, join, columns>(device const type*, device type*, constant PoolingRecord&, uint3);
 #define INSTANTIATE(dtype, type)                        \
   POOL(max_pool2d, Largest, serial, 16, dtype, type)    \
   POOL(max_pool2d, Largest, threads, 1, dtype, type)    \

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Int, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
+from lbrx.kernels.launching import SMALL_GROUP
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer
 from lbrx.ops import Spec
 from lbrx.ops.convolution import Window, pooling
-from lbrx.storage import Array
 
 COLUMNS = {"serial": 16, "threads": 1}  # of a thread, as pooling.metal instantiates them
-GROUP = 64  # threads
+
+
+class PoolingRecord(Record, header="pooling"):
+    height: UInt  # of an image
+    width: UInt
+    rows: UInt  # of the window
+    columns: UInt
+    down: UInt  # stride
+    right: UInt
+    top: Int  # padding
+    left: Int
+    out_height: UInt
+    out_width: UInt
+    with_padding: UInt  # whether padding counts as elements of a mean
 
 
 @dataclass(frozen=True)
@@ -38,11 +54,22 @@ class Pooling:
         sizes = size_class(self.planes, *self.window.results, math.prod(self.window.size))
         return f"{self.op} {self.dtype} {sizes}"
 
-    def packed(self) -> bytes:
-        """The `Pooling` record of pooling.h."""
+    def record(self) -> PoolingRecord:
+        """The problem as the kernels read it."""
         w = self.window
-        sizes = (self.height, self.width, *w.size, *w.stride)
-        return struct.pack("6I2i3I", *sizes, *w.before, *w.results, self.with_padding)
+        return PoolingRecord(
+            height=self.height,
+            width=self.width,
+            rows=w.size[0],
+            columns=w.size[1],
+            down=w.stride[0],
+            right=w.stride[1],
+            top=w.before[0],
+            left=w.before[1],
+            out_height=w.results[0],
+            out_width=w.results[1],
+            with_padding=self.with_padding,
+        )
 
 
 family: KernelFamily[Pooling] = KernelFamily("pooling")
@@ -59,38 +86,38 @@ family.samples += [
 @computes("max_pool2d", "avg_pool2d")
 def run(call: Call) -> tuple[Array, ...]:
     """Compute `max_pool2d` and `avg_pool2d`."""
-    (given,), (spec,) = call.inputs, call.outputs
-    assert given is not None
-    x = elementwise.contiguous(call.gpu, placed(call.gpu, given))
+    (x_images,), (spec,) = call.inputs, call.outputs
+    assert x_images is not None
+    x = layouts.contiguous(call.builder, call.builder.placed(x_images))
     attributes = call.op.bind(call.attributes)
     images, channels, height, width = x.layout.shape
-    result = empty(call.gpu, spec)
+    result = call.builder.result(spec)
     if result.layout.size:
         with_padding = attributes.get("count_include_pad", True)
         place = pooling(x.layout.shape, attributes)
         name, planes = call.op.name, images * channels
         problem = Pooling(name, spec.dtype, planes, height, width, place, with_padding)
-        family.run(call.gpu, problem, x, result)
+        family.run(call.builder, problem, x, result, op=call.op.name)
     return (result,)
 
 
-@family.variant("serial", cost=lambda info, problem: 2.0 if info.simd_hardware else 1.0)
-def serial(gpu: Context, problem: Pooling, x: Array, result: Array) -> None:
+@family.variant("serial", made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: Pooling, x: Array, result: Array) -> None:
     """One thread per run of columns of a row, which are the lanes of CPU vectors."""
-    _launch(gpu, problem, "serial", x, result)
+    _launch(b, problem, "serial", x, result)
 
 
-@family.variant("threads", cost=lambda info, problem: 1.0 if info.simd_hardware else 2.0)
-def threads(gpu: Context, problem: Pooling, x: Array, result: Array) -> None:
+@family.variant("threads", made_for=DeviceKind.SIMD)
+def threads(b: Builder, problem: Pooling, x: Array, result: Array) -> None:
     """One thread per result: neighbouring threads read neighbouring elements."""
-    _launch(gpu, problem, "threads", x, result)
+    _launch(b, problem, "threads", x, result)
 
 
-def _launch(gpu: Context, problem: Pooling, variant: str, x: Array, result: Array) -> None:
+def _launch(b: Builder, problem: Pooling, variant: str, x: Array, result: Array) -> None:
     height, width = problem.window.results
     grid = (-(-width // COLUMNS[variant]), height, problem.planes)
-    group = (min(grid[0], GROUP), 1, 1)
+    group = (min(grid[0], SMALL_GROUP), 1, 1)
     name = kernel_name(problem.op, variant, problem.dtype)
-    pipeline = gpu.shaders.pipeline("pooling", name, safe_math=True)
-    arguments: list[Buffer | bytes] = [buffer_of(x), buffer_of(result), problem.packed()]
-    gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=problem.op, variant=variant)
+    pipeline = b.pipeline("pooling", name, safe_math=True)
+    arguments: list[Buffer | bytes] = [buffer_of(x), buffer_of(result), problem.record()]
+    b.launch(pipeline, arguments, grid, group)

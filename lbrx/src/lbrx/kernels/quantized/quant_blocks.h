@@ -7,15 +7,12 @@
 //   scale(block, unit), offset(block, unit), code(block, unit, i)
 // Loops over i vectorise if a pointer is advanced first and then indexed by i alone.
 #pragma once
-#include <metal_stdlib>
+#include "records/quant_blocks.h"
 using namespace metal;
 
 constant constexpr uint UNIT = 16;
 
-// Element types of arrays, numbered as on the host.
-constant uint VALUES [[function_constant(0)]];  // activations and results
-constant uint SCALES [[function_constant(1)]];  // scales and biases beside the codes
-constant uint GROUP [[function_constant(2)]];   // values that share a scale
+// The numbers of element types.
 constant constexpr uint FLOAT = 0, HALF = 1, BFLOAT = 2;
 
 // The integer that x is, of magnitude below 2^22, from the low bits of a sum. A conversion would

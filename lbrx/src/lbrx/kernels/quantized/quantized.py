@@ -8,30 +8,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Constants, UInt
+from lbrx.device_info import DeviceKind
 from lbrx.errors import QuantizationError
-from lbrx.kernels import elementwise, movement
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, size_class
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
+from lbrx.kernels.launching import GROUP
+from lbrx.kernels.movement import movement
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal import Buffer
+from lbrx.metal.library import PipelineRequest, generated
 from lbrx.ops import Spec
 from lbrx.quant import Scheme
-from lbrx.storage import Array
 
 # The numbers used in quant_blocks.h.
 TYPES = {dt.float32: 0, dt.float16: 1, dt.bfloat16: 2}
 UNIT = 16
 VECTOR = 16  # bytes that a thread stores
 ALIGNMENT = 4  # bytes: the widest field of a block
-GROUP = 256  # threads
 
-_books: WeakKeyDictionary[Context, dict[str, Buffer]] = WeakKeyDictionary()
+
+class StoredConstants(Constants, header="quant_blocks"):
+    """Element types of arrays, numbered as on the host."""
+
+    VALUES: UInt  # activations and results
+    SCALES: UInt = 0  # scales and biases beside the codes
+    GROUP: UInt = 0  # values that share a scale
 
 
 @dataclass(frozen=True)
@@ -67,54 +78,78 @@ class Stored:
         scales = part(self.scales, self.scale_type.itemsize)
         return replace(self, codes=codes, scales=scales, offsets=part(self.offsets, offset_size))
 
+    def constants(self, values: Dtype) -> dict[str, Any]:
+        """The function constants of all kernels that read it, with a dtype of other values."""
+        scales = TYPES.get(self.scale_type, 0)
+        return {"VALUES": TYPES[values], "SCALES": scales, "GROUP": self.scheme.elements}
 
-def stored(gpu: Context, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:
-    """The operands of an operation in the form that kernels take."""
+
+@dataclass(frozen=True)
+class StoredForm:
+    """What kernels are chosen by of quantized values in memory."""
+
+    scale_type: Dtype
+    offset: int
+    """Bytes from an aligned address to the codes, as kernels read them."""
+
+
+def form_of(scheme: Scheme, arrays: Sequence[Array | None]) -> StoredForm:
+    """The form of operands in memory."""
+    codes = arrays[0]
+    assert codes is not None
+    offset = buffer_of(codes).offset
+    copied = not codes.layout.is_contiguous or offset % ALIGNMENT != 0
+    return StoredForm(_scale_type(scheme, arrays), 0 if copied else offset)
+
+
+def _scale_type(scheme: Scheme, arrays: Sequence[Array | None]) -> Dtype:
+    """Scales and biases may have different dtypes in files; kernels need the same."""
     kinds = {a.dtype for a in arrays[1:] if a is not None}
     if scheme.keeps_dtype and (len(kinds) > 1 or not kinds <= TYPES.keys()):
-        # Scales and biases may have different dtypes in files; kernels need the same.
-        wide = [None if a is None else elementwise.cast(gpu, a, dt.float32) for a in arrays[1:]]
-        arrays = [arrays[0], *wide]
-    buffers = [None if a is None else _whole_rows(gpu, a) for a in arrays]
+        return dt.float32
+    return arrays[1].dtype if len(arrays) > 1 and arrays[1] is not None else dt.float32
+
+
+def stored(b: Builder, scheme: Scheme, arrays: Sequence[Array | None]) -> Stored:
+    """The operands of an operation in the form that kernels take."""
+    scale_type = _scale_type(scheme, arrays)
+    if scheme.keeps_dtype:
+        beside = [None if a is None else layouts.cast(b, a, scale_type) for a in arrays[1:]]
+        arrays = [arrays[0], *beside]
+    buffers = [None if a is None else aligned(b, a, ALIGNMENT) for a in arrays]
     codes, scales, offsets = (*buffers, None, None)[:3]
     assert codes is not None
-    scale_type = arrays[1].dtype if len(arrays) > 1 and arrays[1] is not None else dt.float32
-    return Stored(scheme, scale_type, codes, scales, offsets, _book(gpu, scheme))
+    return Stored(scheme, scale_type, codes, scales, offsets, _book(b, scheme))
 
 
-def _whole_rows(gpu: Context, array: Array) -> Buffer:
-    """A contiguous array whose blocks are aligned for their fields."""
-    array = elementwise.contiguous(gpu, array)
+def aligned(b: Builder, array: Array, alignment: int) -> Buffer:
+    """The bytes of a contiguous array, or of a copy if it does not begin at a multiple."""
+    array = layouts.contiguous(b, array)
     buffer = buffer_of(array)
-    if buffer.offset % ALIGNMENT == 0:
+    if buffer.offset % alignment == 0:
         return buffer
-    aligned = empty(gpu, Spec(array.layout.shape, array.dtype))
-    movement.copy(gpu, array, aligned)
-    return buffer_of(aligned)
+    copied = b.result(Spec(array.layout.shape, array.dtype))
+    movement.copy(b, array, copied)
+    return buffer_of(copied)
 
 
-def _book(gpu: Context, scheme: Scheme) -> Buffer | None:
+def _book(b: Builder, scheme: Scheme) -> Buffer | None:
     """The code book that the scheme's codec looks codes up in."""
     if scheme.code_book is None:
         return None
-    known = _books.setdefault(gpu, {})
-    if scheme.name not in known:
-        known[scheme.name] = gpu.upload(scheme.code_book().astype(np.int8))
-    return known[scheme.name]
+    book = scheme.code_book
+    return b.kept(("code book", scheme.name), lambda: book().astype(np.int8))
 
 
 def pipeline(
-    gpu: Context,
+    b: Builder,
     stem: str,
     kernel: str,
     given: Stored,
-    values: Dtype,
-    constants: dict[int, bool | int] | None = None,
+    constants: StoredConstants,
     before: str = "",
-) -> Pipeline:
+) -> PipelineRequest:
     """A kernel for a scheme, with text before the shader. Safe math, since a scale may be NaN."""
-    scale_type = TYPES.get(given.scale_type, 0)
-    every = {0: TYPES[values], 1: scale_type, 2: given.scheme.elements, **(constants or {})}
     codec = given.scheme.codec
     if codec is None:
         raise QuantizationError(
@@ -122,9 +157,12 @@ def pipeline(
         )
     name = kernel_name(kernel, codec)
     if not before and not given.scheme.codec_source:
-        return gpu.shaders.pipeline(stem, name, every, safe_math=True)
-    own = _own(stem, given.scheme) if given.scheme.codec_source else f'#include "{stem}.metal"'
-    return gpu.shaders.pipeline(f"{stem}_{codec}", name, every, safe_math=True, source=before + own)
+        return b.pipeline(stem, name, constants, safe_math=True)
+    if given.scheme.codec_source:  # a user's
+        text = before + _own(stem, given.scheme)
+    else:
+        text = generated(f'{before}#include "{stem}.metal"')
+    return b.pipeline(f"{stem}_{codec}", name, constants, safe_math=True, source=text)
 
 
 @cache
@@ -168,46 +206,41 @@ def decode_blocks(call: Call) -> tuple[Array, ...]:
     """Compute `decode_blocks`: the values of quantized blocks."""
     (spec,) = call.outputs
     scheme = quant.find(call.attributes["scheme"])
-    result = empty(call.gpu, spec)
+    result = call.builder.result(spec)
     if result.layout.size:
-        decode(call.gpu, stored(call.gpu, scheme, call.inputs), buffer_of(result), spec)
+        decode(call.builder, stored(call.builder, scheme, call.inputs), buffer_of(result), spec)
     return (result,)
 
 
-def decode(gpu: Context, given: Stored, result: Buffer, spec: Spec) -> None:
+def decode(b: Builder, given: Stored, result: Buffer, spec: Spec) -> None:
     """Encode the kernel that decodes values to an array of a shape and dtype."""
     problem = Blocks(given.scheme, given.scheme.blocks(spec.shape), spec.dtype)
-    family.run(gpu, problem, given, result)
+    family.run(b, problem, given, result)
 
 
-def _serial_cost(info: DeviceInfo, problem: Blocks) -> float:
-    return 2.0 if info.simd_hardware else 1.0
-
-
-@family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
+@family.variant("serial", made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: Blocks, given: Stored, result: Buffer) -> None:
     """One thread per block."""
-    _dispatch(gpu, problem, given, result, "serial", problem.blocks)
+    _dispatch(b, problem, given, result, "serial", problem.blocks)
 
 
 @family.variant("vector", cost=lambda info, problem: 1.5)
-def vector(gpu: Context, problem: Blocks, given: Stored, result: Buffer) -> None:
+def vector(b: Builder, problem: Blocks, given: Stored, result: Buffer) -> None:
     """One thread per sixteen bytes of values."""
     values = problem.blocks * problem.scheme.elements
     threads = values * problem.dtype.itemsize // VECTOR
-    _dispatch(gpu, problem, given, result, "vector", threads)
+    _dispatch(b, problem, given, result, "vector", threads)
 
 
 def _dispatch(
-    gpu: Context, problem: Blocks, given: Stored, result: Buffer, variant: str, threads: int
+    b: Builder, problem: Blocks, given: Stored, result: Buffer, variant: str, threads: int
 ) -> None:
-    gpu.queue.dispatch(
-        pipeline(gpu, "quant_decode", f"dequantize_{variant}", given, problem.dtype),
+    constants = StoredConstants(**given.constants(problem.dtype))
+    b.launch(
+        pipeline(b, "quant_decode", f"dequantize_{variant}", given, constants),
         [*given.arguments, result],
         (threads, 1, 1),
         (min(threads, GROUP), 1, 1),
-        kernel="dequantize",
-        variant=variant,
     )
 
 

@@ -1,12 +1,9 @@
 // Products of a few rows with a quantized matrix in float: x is not rounded.
 #pragma once
 #include "quant_schemes.h"
+#include "records/quant_product.h"
+#include "records/quant_rows.h"
 
-struct FloatProduct {
-  uint m, n, k;
-};
-
-constant uint FLOAT_ROWS [[function_constant(3)]];  // of x in one pass
 constant constexpr uint MOST_FLOAT_ROWS = 8;
 constant constexpr uint CHAINS = 2;  // of independent sums, to hide latency
 
@@ -35,13 +32,13 @@ kernel void matvec_floats(device const uchar* data [[buffer(0)]],
                           device const void* offsets [[buffer(2)]],
                           device const char* book [[buffer(3)]],
                           device const float* x [[buffer(4)]], device float* out [[buffer(5)]],
-                          constant FloatProduct& p [[buffer(6)]],
+                          constant QuantizedProductRecord& p [[buffer(6)]],
                           uint2 at [[thread_position_in_grid]]) {
-  const uint first = at.y * FLOAT_ROWS, blocks = p.k / C::elements();
+  const uint first = at.y * ROWS, blocks = p.k / C::elements();
   device const float* rows[MOST_FLOAT_ROWS];
   float sums[MOST_FLOAT_ROWS][CHAINS][UNIT];
 #pragma unroll
-  for (uint r = 0; r < FLOAT_ROWS; r++) {
+  for (uint r = 0; r < ROWS; r++) {
     // Rows beyond the last repeat it.
     rows[r] = x + ulong(min(first + r, p.m - 1)) * p.k;
     for (uint i = 0; i < CHAINS * UNIT; i++) sums[r][i / UNIT][i % UNIT] = 0;
@@ -54,7 +51,7 @@ kernel void matvec_floats(device const uchar* data [[buffer(0)]],
       expand<C>(block, unit, values);
       const ulong place = b * C::elements() + unit * UNIT;
 #pragma unroll
-      for (uint r = 0; r < FLOAT_ROWS; r++) {
+      for (uint r = 0; r < ROWS; r++) {
         // Long blocks have enough independent work, and need the registers.
         thread float* lanes = sums[r][C::elements() == 2 * UNIT ? unit % CHAINS : 0];
 #pragma nounroll
@@ -63,6 +60,6 @@ kernel void matvec_floats(device const uchar* data [[buffer(0)]],
     }
   }
 #pragma unroll
-  for (uint r = 0; r < FLOAT_ROWS; r++)
+  for (uint r = 0; r < ROWS; r++)
     if (first + r < p.m) out[ulong(first + r) * p.n + at.x] = sum_of(sums[r]);
 }

@@ -1,20 +1,13 @@
 // Products of many rows with a quantized matrix in integers, in tiles of the result.
 #pragma once
 #include "quant_codes.h"
-
-struct Product {
-  uint m, n, k;
-  uint stride;  // of the result's rows: n may be some of its columns
-};
+#include "records/quant_integers.h"
 
 // Of a tile, which one thread computes: rows of x, and rows of the matrix in vectors of 16.
 constant constexpr uint TILE_ROWS = 32, STRIP = 4, VECTORS = 4;
 constant constexpr uint TILE_COLUMNS = LINE * VECTORS, PAIRS = RUN / 2;
 
 typedef Ints<LINE> Pairs;  // of neighbouring codes
-
-constant uint SCALES_OF_RUN [[function_constant(4)]];  // one, or one for each 16 values
-constant bool HAS_OFFSETS [[function_constant(5)]];
 
 inline Codes as_codes(Pairs pairs) { return __builtin_bit_cast(Codes, pairs); }
 inline Pairs as_pairs(Codes codes) { return __builtin_bit_cast(Pairs, codes); }
@@ -28,7 +21,7 @@ kernel void pack_matrix(device const uchar* data [[buffer(0)]],
                         device const void* offsets [[buffer(2)]],
                         device const char* book [[buffer(3)]], device Pairs* pairs [[buffer(4)]],
                         device float* steps [[buffer(5)]], device float* shifts [[buffer(6)]],
-                        constant Product& p [[buffer(7)]],
+                        constant PanelRecord& p [[buffer(7)]],
                         uint2 at [[thread_position_in_grid]]) {
   const uint blocks = p.k / C::elements(), runs = C::elements() / RUN;
   const uint panel = at.y / VECTORS, vector = at.y % VECTORS;
@@ -95,7 +88,7 @@ kernel void multiply_tiles(device const Pairs* pairs [[buffer(0)]],
                            device const Codes* codes [[buffer(3)]],
                            device const float* steps [[buffer(4)]],
                            device const float2* sums [[buffer(5)]], device void* out [[buffer(6)]],
-                           constant Product& p [[buffer(7)]],
+                           constant PanelRecord& p [[buffer(7)]],
                            uint2 at [[thread_position_in_grid]]) {
   const uint runs = p.k / RUN, first = at.x * TILE_ROWS, column = at.y * TILE_COLUMNS;
   const uint strips = (min(TILE_ROWS, p.m - first) + STRIP - 1) / STRIP;

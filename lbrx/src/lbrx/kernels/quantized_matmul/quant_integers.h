@@ -1,9 +1,8 @@
 // Products of a few rows with quantized matrices in integers.
 #pragma once
 #include "quant_codes.h"
+#include "records/quant_integers.h"
 
-constant uint ROWS [[function_constant(3)]];     // of x in one pass
-constant uint COLUMNS [[function_constant(6)]];  // of the result in one pass: rows of a weight
 constant constexpr uint MOST_ROWS = 8;
 constant constexpr uint MOST_COLUMNS = 4;
 constant constexpr uint MOST_SUMS = 8;  // rows times columns
@@ -100,11 +99,35 @@ inline float sum_of(Sum a, Sum b) {
   return (four.x + four.z) + (four.y + four.w) + (a.shift + b.shift);
 }
 
-// Up to three matrices in one launch. Missing ones are replaced by any other, which is not read.
-struct Weights {
-  uint first, second, third;  // rows of each matrix
-  uint m, k;
-};
+// Rows of x times the rows of a matrix whose blocks begin at `starts`. Blocks alternate between two
+// independent sums, to hide latency.
+template <typename C>
+inline void add_rows(thread Sum (&even)[MOST_SUMS], thread Sum (&odd)[MOST_SUMS], Weight weight,
+                     thread const ulong (&starts)[MOST_COLUMNS], uint blocks,
+                     thread const Packed (&x)[MOST_ROWS]) {
+#pragma unroll
+  for (uint i = 0; i < ROWS * COLUMNS; i++) even[i] = odd[i] = {0, 0};
+  uint b = 0;
+  for (; b + 1 < blocks; b += 2) {
+    Block own[MOST_COLUMNS], next[MOST_COLUMNS];
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) {
+      own[c] = block_at<C>(weight, starts[c] + b);
+      next[c] = block_at<C>(weight, starts[c] + b + 1);
+      // What follows in memory for the next columns.
+      for (uint i = 0; i < 2 * C::bytes(); i += CACHE_LINE)
+        __builtin_prefetch(own[c].data + COLUMNS * blocks * C::bytes() + i);
+    }
+    add_blocks<C>(even, own, b, x);
+    add_blocks<C>(odd, next, b + 1, x);
+  }
+  if (b < blocks) {
+    Block own[MOST_COLUMNS];
+#pragma unroll
+    for (uint c = 0; c < COLUMNS; c++) own[c] = block_at<C>(weight, starts[c] + b);
+    add_blocks<C>(even, own, b, x);
+  }
+}
 
 template <typename C>
 kernel void matvec_serial(
@@ -116,7 +139,7 @@ kernel void matvec_serial(
     device const Codes* codes [[buffer(10)]], device const float* steps [[buffer(11)]],
     device const float2* sums [[buffer(12)]], device void* out_0 [[buffer(13)]],
     device void* out_1 [[buffer(14)]], device void* out_2 [[buffer(15)]],
-    constant Weights& p [[buffer(16)]], uint2 at [[thread_position_in_grid]]) {
+    constant WeightsRecord& p [[buffer(16)]], uint2 at [[thread_position_in_grid]]) {
   Weight weight = {data_0, scales_0, offsets_0, book};
   device void* out = out_0;
   uint group = at.x, columns = p.first, groups = (columns + COLUMNS - 1) / COLUMNS;
@@ -144,30 +167,8 @@ kernel void matvec_serial(
     const ulong given = ulong(min(row + r, p.m - 1)) * (p.k / RUN);
     x[r] = {codes + given, steps + given, sums + given};
   }
-  // Blocks alternate between two independent sums, to hide latency.
   Sum even[MOST_SUMS], odd[MOST_SUMS];
-#pragma unroll
-  for (uint i = 0; i < ROWS * COLUMNS; i++) even[i] = odd[i] = {0, 0};
-  uint b = 0;
-  for (; b + 1 < blocks; b += 2) {
-    Block own[MOST_COLUMNS], next[MOST_COLUMNS];
-#pragma unroll
-    for (uint c = 0; c < COLUMNS; c++) {
-      own[c] = block_at<C>(weight, starts[c] + b);
-      next[c] = block_at<C>(weight, starts[c] + b + 1);
-      // What follows in memory for the next columns.
-      for (uint i = 0; i < 2 * C::bytes(); i += CACHE_LINE)
-        __builtin_prefetch(own[c].data + COLUMNS * blocks * C::bytes() + i);
-    }
-    add_blocks<C>(even, own, b, x);
-    add_blocks<C>(odd, next, b + 1, x);
-  }
-  if (b < blocks) {
-    Block own[MOST_COLUMNS];
-#pragma unroll
-    for (uint c = 0; c < COLUMNS; c++) own[c] = block_at<C>(weight, starts[c] + b);
-    add_blocks<C>(even, own, b, x);
-  }
+  add_rows<C>(even, odd, weight, starts, blocks, x);
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) {
 #pragma unroll

@@ -16,39 +16,9 @@
 #pragma once
 #include "early.h"
 #include "quant_row.h"
+#include "records/quant_lines.h"
 #include "rotation.h"
 
-struct Lines {
-  uint k;
-  uint rows[3];    // of the matrices
-  uint before[2];  // batches of ROWS rows before those of the second and of the third matrix
-  uint batches;
-  uint shift;      // 1 << shift simdgroups share a batch
-  uint steps;      // of 32 units for each of them, in a row
-};
-
-// What happens to the heads of a token, of which a batch has pairs of features.
-struct Turned {
-  uint half_features;
-  uint capacity[3];  // rows of a cache, for each head; 0 for a result
-  uint turns[3];     // whether the rows are rotated
-  uint position;     // its place
-};
-
-constant uint ROWS [[function_constant(4)]];     // of a batch, that a simdgroup reads at a time
-constant uint DEPTH [[function_constant(5)]];    // steps that are under way
-constant bool SEVERAL [[function_constant(7)]];  // whether there is more than one matrix
-// The result is the SwiGLU of the products with two matrices: a batch has rows of both.
-constant bool PAIRED [[function_constant(12)]];
-// The matrices are there before the kernels of the same list begin: this one reads them while those
-// before it end.
-constant bool SETTLED [[function_constant(13)]];
-// The results are heads of a token, which are rotated by its position or written to a cache: a batch
-// has the rows of two features that are rotated together.
-constant bool TURNED [[function_constant(14)]];
-constant bool WIDE [[function_constant(15)]];         // positions have 64 bits
-constant bool FACTORED [[function_constant(16)]];
-constant bool INTERLEAVED [[function_constant(17)]];  // features of a pair are neighbours
 constant bool TWO = PAIRED || TURNED;                 // a batch has two sets of rows
 constant uint ROW_STEP = TURNED && INTERLEAVED ? 2 : 1;  // rows from one to the next of a set
 constant constexpr uint MOST_ROWS = 8, MOST_DEPTH = 4, MOST_SIMDGROUPS = 32;
@@ -329,13 +299,13 @@ kernel void matvec_lines(
     device const void* offsets1 [[buffer(6)]], device void* out1 [[buffer(7)]],
     device const typename F::Word* data2 [[buffer(8)]], device const void* scales2 [[buffer(9)]],
     device const void* offsets2 [[buffer(10)]], device void* out2 [[buffer(11)]],
-    device const uint2* x [[buffer(12)]], constant Lines& p [[buffer(13)]],
+    device const uint2* x [[buffer(12)]], constant LinesRecord& p [[buffer(13)]],
     device const uint2* added [[buffer(14), function_constant(ADDED)]],
     device uint2* total [[buffer(15), function_constant(ADDED)]],
     device const uint2* weight [[buffer(16), function_constant(NORMED)]],
     constant float& eps [[buffer(17), function_constant(NORMED)]],
     device const uint2* gated [[buffer(18), function_constant(GATED)]],
-    constant Turned& turned [[buffer(19), function_constant(TURNED)]],
+    constant TurnsRecord& turned [[buffer(19), function_constant(TURNED)]],
     device const void* positions [[buffer(20), function_constant(TURNED)]],
     device const float2* speeds [[buffer(21), function_constant(TURNED)]],
     device const float* factors [[buffer(22), function_constant(FACTORED)]],

@@ -3,8 +3,8 @@
 #define ONE(word) device const word*, device const void*, device const void*, device void*
 #define LINES(name, reader, word)                                                           \
   template [[host_name("quantized_matmul_lines_" #name)]] kernel void matvec_lines<reader>( \
-      ONE(word), ONE(word), ONE(word), device const uint2*, constant Lines&, device const uint2*, \
-      device uint2*, device const uint2*, constant float&, device const uint2*, constant Turned&,  \
+      ONE(word), ONE(word), ONE(word), device const uint2*, constant LinesRecord&, device const uint2*, \
+      device uint2*, device const uint2*, constant float&, device const uint2*, constant TurnsRecord&,  \
       device const void*, device const float2*, device const float*, threadgroup uint4*,          \
       uint, uint, uint, uint, uint, uint);
 

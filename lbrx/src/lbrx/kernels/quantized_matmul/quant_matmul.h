@@ -2,13 +2,9 @@
 #pragma once
 #include "product_steps.h"
 #include "quant_runs.h"
+#include "records/quant_matmul.h"
+#include "records/quant_product.h"
 #include "tile.h"
-
-struct Product {
-  uint m, n, k;
-};
-
-constant bool ALIGNED [[function_constant(3)]];  // rows of x begin at multiples of 16 bytes
 
 using tile::Tiling;
 
@@ -25,7 +21,7 @@ template <> struct TypeNumber<bfloat> { static constant constexpr uint value = B
 
 // Rows of x as T.
 template <typename T, typename G, typename Lines>
-inline void copy_rows(threadgroup T* to, device const void* x, constant Product& p, uint row, uint k,
+inline void copy_rows(threadgroup T* to, device const void* x, constant QuantizedProductRecord& p, uint row, uint k,
                       uint thread_index) {
   const uint rows = p.m - row, depth = k < p.k ? p.k - k : 0;
   if (ALIGNED && TypeNumber<T>::value == VALUES) {
@@ -47,17 +43,17 @@ struct Decoding {
   static constant constexpr uint IN_LINE = G::DEPTH / RUN, RUNS = G::N * IN_LINE / G::THREADS;
   typename Run<C>::Raw raw[RUNS];
 
-  static RunPlace place(constant Product& p, uint column, uint k, uint at) {
+  static RunPlace place(constant QuantizedProductRecord& p, uint column, uint k, uint at) {
     const uint run = k / RUN + at % IN_LINE;
     return {min(column + at / IN_LINE, p.n - 1), min(run, (p.k - 1) / RUN), p.k, run * RUN < p.k};
   }
-  void load(Weight weight, constant Product& p, uint column, uint k, uint thread_index) {
+  void load(Weight weight, constant QuantizedProductRecord& p, uint column, uint k, uint thread_index) {
 #pragma unroll
     for (uint r = 0; r < RUNS; r++)
       raw[r] = Run<C>::load(weight, place(p, column, k, r * G::THREADS + thread_index));
   }
   // Decodes what was loaded for the same k.
-  void write(threadgroup T* to, Weight weight, constant Product& p, uint column, uint k,
+  void write(threadgroup T* to, Weight weight, constant QuantizedProductRecord& p, uint column, uint k,
              uint thread_index) const {
 #pragma unroll
     for (uint r = 0; r < RUNS; r++) {
@@ -89,7 +85,7 @@ struct Engine {
   float2 pair(uint i, uint j) const { return sums.pair(i, j); }
 
   // With two stages the next values are read while the last ones are multiplied.
-  void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
+  void run(Weight weight, device const void* x, constant QuantizedProductRecord& p, uint row, uint column,
            threadgroup T* stages, uint thread_index, uint simdgroup) {
     Decoding<T, C, G, Right> decoding;
     tile::clear(sums);
@@ -157,7 +153,7 @@ struct Engine<T, C, G, true> {
 
   // The products of a turn end within the next one: three stages. Loads are two turns ahead of
   // decoding, as they take longer than a turn.
-  void run(Weight weight, device const void* x, constant Product& p, uint row, uint column,
+  void run(Weight weight, device const void* x, constant QuantizedProductRecord& p, uint row, uint column,
            threadgroup T* stages, uint thread_index, uint simdgroup) {
     stages = Warpgroup::aligned(stages);
     Decoding<T, C, G, Right> decoding, after, last;
@@ -209,7 +205,7 @@ kernel void matmul_tiles(device const typename Run<C>::Word* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
                          device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
-                         device void* out [[buffer(5)]], constant Product& p [[buffer(6)]],
+                         device void* out [[buffer(5)]], constant QuantizedProductRecord& p [[buffer(6)]],
                          threadgroup float4* memory [[threadgroup(0)]],
                          uint2 group [[threadgroup_position_in_grid]],
                          uint thread_index [[thread_index_in_threadgroup]],

@@ -4,7 +4,7 @@
   template [[host_name("quantized_matmul_" variant "_" #name)]] kernel void                    \
   matmul_tiles<type, codec, Tiling<__VA_ARGS__>>(                                              \
       device const Run<codec>::Word*, device const void*, device const void*, device const char*, \
-      device const void*, device void*, constant Product&, threadgroup float4*, uint2, uint,   \
+      device const void*, device void*, constant QuantizedProductRecord&, threadgroup float4*, uint2, uint,   \
       uint, uint STEP_TYPES);
 
 // Simdgroups down and across, rows and columns of each, depth and stages: kernels/quantized_matmul.py

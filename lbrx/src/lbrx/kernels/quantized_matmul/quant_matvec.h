@@ -1,12 +1,9 @@
 // Products of a few rows with a quantized matrix, which is read once and decoded in registers.
 #pragma once
 #include "quant_schemes.h"
+#include "records/quant_product.h"
+#include "records/quant_rows.h"
 
-struct Product {
-  uint m, n, k;
-};
-
-constant uint ROWS [[function_constant(3)]];  // of x in one pass
 constant constexpr uint MOST_ROWS = 8;
 
 constant constexpr uint SIMD = 32;
@@ -19,7 +16,7 @@ kernel void matvec_simd(device const uchar* data [[buffer(0)]],
                         device const void* scales [[buffer(1)]],
                         device const void* offsets [[buffer(2)]],
                         device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
-                        device void* out [[buffer(5)]], constant Product& p [[buffer(6)]],
+                        device void* out [[buffer(5)]], constant QuantizedProductRecord& p [[buffer(6)]],
                         uint2 group [[threadgroup_position_in_grid]],
                         uint simdgroup [[simdgroup_index_in_threadgroup]],
                         uint lane [[thread_index_in_simdgroup]]) {

@@ -4,17 +4,13 @@
 #include "elementwise.h"
 #include "exchange.h"
 #include "quant_schemes.h"
+#include "records/quant_row.h"
 
 #if __has_include(<softmetal/dots>)
 #include <softmetal/dots>
 #define LBRX_DOTS
 #endif
 
-constant bool EVEN [[function_constant(6)]];     // whether all steps are whole
-constant uint OWN [[function_constant(8)]];      // words of x that a thread rounds: 1, 2, 4 or 8
-constant bool ADDED [[function_constant(9)]];    // x is a sum, which is stored as well
-constant bool NORMED [[function_constant(10)]];  // x has an RMS norm, with a weight
-constant bool GATED [[function_constant(11)]];   // x is the gate of a SwiGLU
 constant constexpr uint BYTES = 8;  // words of bytes in 32 values
 constant uint SHARERS = OWN ? BYTES / OWN : 1;  // lanes that round a unit of x together
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, placed
-from lbrx.kernels.quantized import Stored, pipeline
-from lbrx.kernels.quantized_matmul import (
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array, MetalStorage
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import UINT, Bool, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels.arrays import buffer_of
+from lbrx.kernels.quantized.quantized import Stored, aligned, pipeline
+from lbrx.kernels.quantized_matmul.quantized_matmul import (
     QuantizedProduct,
     family,
     problem_of,
@@ -18,12 +23,16 @@ from lbrx.kernels.quantized_matmul import (
     simd_cost,
     stored_weights,
 )
-from lbrx.kernels.quantized_row import WEIGHTS, Prologue, Rows, RowTurns
+from lbrx.kernels.quantized_matmul.quantized_row import (
+    WEIGHTS,
+    Prologue,
+    RowConstants,
+    Rows,
+    RowTurns,
+)
 from lbrx.kernels.registry import Call
-from lbrx.metal import Context, DeviceInfo
-from lbrx.metal.commands import chosen, is_settled
+from lbrx.metal import DeviceInfo
 from lbrx.ops import Spec
-from lbrx.storage import Array
 
 # Constants of quant_lines.h.
 MOST_SIMDGROUPS = 16  # of a threadgroup; their registers are all that a multiprocessor has
@@ -34,9 +43,36 @@ X_ALIGNMENT = 8  # bytes
 PART = 76  # bytes of threadgroup memory for a unit of x
 SUMS = 2048  # bytes of threadgroup memory for sums
 
-NO_TURNS = dict.fromkeys(range(14, 18), False)  # constants of kernels that rotate nothing
 SPARE = 4  # at most one unit in so many may be added to complete steps
 SOME_CORES = 32  # of GPUs that do not say how many they have
+
+
+class LinesConstants(RowConstants, header="quant_lines"):
+    """If PAIRED, the result is the SwiGLU of the products with two matrices: a batch has rows of
+    both. If SETTLED, the matrices are there before the kernels of the same list begin: this one
+    reads them while those before it end. If TURNED, the results are heads of a token, which are
+    rotated by its position or written to a cache: a batch has the rows of two features that are
+    rotated together.
+    """
+
+    ROWS: UInt  # of a batch, that a simdgroup reads at a time
+    DEPTH: UInt  # steps that are under way
+    SEVERAL: Bool  # whether there is more than one matrix
+    PAIRED: Bool
+    SETTLED: Bool
+    TURNED: Bool = False
+    WIDE: Bool = False  # positions have 64 bits
+    FACTORED: Bool = False
+    INTERLEAVED: Bool = False  # features of a pair are neighbours
+
+
+class LinesRecord(Record, header="quant_lines"):
+    k: UInt
+    rows: Annotated[Sequence[int], UINT[WEIGHTS]]  # of the matrices
+    before: Annotated[Sequence[int], UINT[WEIGHTS - 1]]  # batches before those of the second, third
+    batches: UInt
+    shift: UInt  # 1 << shift simdgroups share a batch
+    steps: UInt  # of 32 units for each of them, in a row
 
 
 @dataclass(frozen=True)
@@ -118,9 +154,9 @@ def _cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     return (2.0 if info.cuda is None else 0.5) * simd_cost(info, problem)
 
 
-@family.variant("lines", can=_can, cost=_cost, batch_invariant=False)
+@family.variant("lines", can=_can, cost=_cost, batch_invariant=False, made_for=DeviceKind.SIMD)
 def lines(
-    gpu: Context,
+    b: Builder,
     problem: QuantizedProduct,
     x: Array,
     weights: Sequence[Stored],
@@ -132,14 +168,15 @@ def lines(
     alike: dict[Dtype, list[tuple[Stored, Array]]] = {}
     for weight, result in zip(weights, results, strict=True):
         if weight.codes.offset % form.alignment or buffer_of(x).offset % X_ALIGNMENT:
-            simd(gpu, problem, x, [weight], [result])
+            named = b.named(family.name, "simd", lambda: "lines for memory not in vectors")
+            simd(named, problem, x, [weight], [result])
         elif result.layout.size:
             alike.setdefault(weight.scale_type, []).append((weight, result))
     for pairs in alike.values():
         for at in range(0, len(pairs), WEIGHTS):
             some = pairs[at : at + WEIGHTS]
             sizes = [result.layout.shape[-1] for _, result in some]
-            _dispatch(gpu, problem, form, before, None, Rows(some, sizes))
+            _dispatch(b, problem, form, before, None, Rows(some, sizes))
 
 
 def is_chosen(info: DeviceInfo, problem: QuantizedProduct, weights: int) -> bool:
@@ -155,42 +192,47 @@ def turns_rows(problem: QuantizedProduct, sizes: Sequence[int], features: int) -
     return features % form.rows == 0
 
 
+def takes(problem: QuantizedProduct, offsets: Sequence[int]) -> bool:
+    """Whether the kernel can read codes at these offsets."""
+    form = LINES.get(problem.scheme.codec or "")
+    return form is not None and all(offset % form.alignment == 0 for offset in offsets)
+
+
 def fused(
     call: Call, prologue: Prologue, gate: Spec | None = None, turns: RowTurns | None = None
-) -> tuple[tuple[Array, ...], Array | None] | None:
+) -> tuple[tuple[Array, ...], Array | None]:
     """A product whose x is computed in its kernel, and the sum of x and what is added to it.
 
     With a `gate`, the spec of a result, the results of two matrices become one by SwiGLU. With
-    `turns` they are rotated and written to caches. None if the operands are not where the kernel
-    can read them.
+    `turns` they are rotated and written to caches. All weights have the same type of scales, and
+    `takes` holds.
     """
-    gpu, problem = call.gpu, problem_of(call)
-    form = LINES[problem.scheme.codec or ""]
-    weights = stored_weights(call)
-    before = prologue.changed(lambda array: elementwise.contiguous(gpu, placed(gpu, array)))
-    if (
-        len({weight.scale_type for weight in weights}) > 1
-        or any(weight.codes.offset % form.alignment for weight in weights)
-        or any(buffer_of(array).offset % X_ALIGNMENT for array in before.arrays)
-    ):
-        return None
-    sizes = [spec.shape[-1] for spec in call.outputs]
+    b, problem = call.builder, problem_of(call)
+    before = prologue.changed(partial(_row, b))
     if turns is not None:
-        results = tuple(turns.results(gpu))
+        results = tuple(turns.results(b))
     else:
-        results = tuple(empty(gpu, spec) for spec in (call.outputs if gate is None else (gate,)))
+        results = tuple(b.result(spec) for spec in (call.outputs if gate is None else (gate,)))
     total = None
     if before.added is not None:
-        total = empty(gpu, Spec(before.x.layout.shape, problem.dtype))
+        total = b.result(Spec(before.x.layout.shape, problem.dtype))
     each = results if gate is None else results * 2
-    rows = Rows(list(zip(weights, each, strict=True)), sizes, gate is not None, turns)
-    with chosen(lambda: "takes what is computed before or after it"):
-        _dispatch(gpu, problem, form, before, total, rows)
+    pairs = list(zip(stored_weights(call), each, strict=True))
+    rows = Rows(pairs, [spec.shape[-1] for spec in call.outputs], gate is not None, turns)
+    named = b.named(family.name, "lines", lambda: "takes what is computed before or after it")
+    _dispatch(named, problem, LINES[problem.scheme.codec or ""], before, total, rows)
     return results, total
 
 
+def _row(b: Builder, array: Array) -> Array:
+    """A contiguous row that the kernel can read in vectors."""
+    buffer = aligned(b, b.placed(array), X_ALIGNMENT)
+    storage = MetalStorage(buffer, 0, buffer.size)
+    return Array(storage, sh.contiguous(array.layout.shape), array.dtype)
+
+
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     problem: QuantizedProduct,
     form: Lines,
     prologue: Prologue,
@@ -198,36 +240,38 @@ def _dispatch(
     rows: Rows,
 ) -> None:
     ends, counts = rows.batches(form.rows), rows.counts
-    plan = divided(gpu.info, ends[-1], problem.k // UNIT)
-    before = [*ends, ends[-1]][: WEIGHTS - 1]
-    shift = plan.split.bit_length() - 1
-    padded = [*counts, 0, 0][:WEIGHTS]
-    numbers = (problem.k, *padded, *before, ends[-1], shift, plan.steps)
-    constants = {
-        4: form.rows,
-        5: min(form.depth, plan.steps * plan.turns),
-        6: plan.units == problem.k // UNIT,
-        7: len(counts) > 1,
-        8: plan.words(form.words),
-        12: rows.paired,
-        13: is_settled(rows.weights),
-        **(NO_TURNS if rows.turns is None else rows.turns.constants),
-        **prologue.constants,
-    }
-    record = struct.pack("9I", *numbers)
+    plan = divided(b.info, ends[-1], problem.k // UNIT)
     weight = rows.pairs[0][0]
-    gpu.queue.dispatch(
-        pipeline(gpu, "quant_lines", "quantized_matmul_lines", weight, problem.dtype, constants),
+    constants = LinesConstants(
+        **weight.constants(problem.dtype),
+        **prologue.constants,
+        EVEN=plan.units == problem.k // UNIT,
+        OWN=plan.words(form.words),
+        ROWS=form.rows,
+        DEPTH=min(form.depth, plan.steps * plan.turns),
+        SEVERAL=len(counts) > 1,
+        PAIRED=rows.paired,
+        SETTLED=b.is_settled(rows.weights),
+        **({} if rows.turns is None else rows.turns.constants),
+    )
+    record = LinesRecord(
+        k=problem.k,
+        rows=[*counts, 0, 0][:WEIGHTS],
+        before=[*ends, ends[-1]][: WEIGHTS - 1],
+        batches=ends[-1],
+        shift=plan.split.bit_length() - 1,
+        steps=plan.steps,
+    )
+    b.launch(
+        pipeline(b, "quant_lines", "quantized_matmul_lines", weight, constants),
         [
             *rows.arguments,
             buffer_of(prologue.x),
             record,
             *prologue.arguments(total),
-            *([] if rows.turns is None else rows.turns.arguments(gpu)),
+            *([] if rows.turns is None else rows.turns.arguments(b)),
         ],
         (plan.groups * plan.threads, 1, 1),
         (plan.threads, 1, 1),
         threadgroup_memory=(plan.memory,),
-        kernel="quantized_matmul",
-        variant="lines",
     )

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise, matmul, matmul_tiles, mps
-from lbrx.kernels.arrays import buffer_of, empty, placed, reshaped, size_class
-from lbrx.kernels.finishing import Finish, finishes
-from lbrx.kernels.matmul import (
-    EMULATED,
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Bool, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, reshaped, size_class
+from lbrx.kernels.costs import GPU, bandwidth, dispatching, encoding, of_gpu, peak, product_peak
+from lbrx.kernels.finishing import Finish, Operation, finishes
+from lbrx.kernels.matmul import matmul, matmul_tiles, mps
+from lbrx.kernels.matmul.matmul import (
     MatmulProblem,
     Matrix,
-    bandwidth,
-    dispatching,
-    encoding,
     finish,
     is_aligned,
-    peak,
-    product_peak,
 )
-from lbrx.kernels.matmul_tiles import COPIED, Tiling, has_tensor_cores, takes_steps
-from lbrx.kernels.product_steps import ProductSteps, steps_of
-from lbrx.kernels.quantized import Stored, decode, pipeline, stored
+from lbrx.kernels.matmul.matmul_tiles import COPIED, Tiling, has_tensor_cores, takes_steps
+from lbrx.kernels.matmul.product_steps import ProductSteps, can_follow, steps_of
+from lbrx.kernels.quantized.quantized import Stored, StoredConstants, decode, pipeline, stored
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
-from lbrx.metal import Context, DeviceInfo
-from lbrx.metal.command_queue import copy_bytes
+from lbrx.metal import DeviceInfo
 from lbrx.ops import Spec
 from lbrx.ops.quantized import weights_of
 from lbrx.quant import Scheme
-from lbrx.storage import Array
 
 # Constants of quant_matvec.h.
 MOST_ROWS = 8
@@ -43,8 +40,19 @@ SIMD_COLUMNS, SIMD_THREADS = 8, 64
 
 PANELS = 16 << 20, 64 << 20  # bytes of a weight that processors and GPUs decode at a time
 
-# Costs are microseconds. Published fractions of the peaks of Apple's GPUs:
-OF_BANDWIDTH, OF_PEAK, TILES_OF_PEAK = 0.75, 0.2, 0.75
+
+class QuantizedProductRecord(Record, header="quant_product"):
+    m: UInt
+    n: UInt
+    k: UInt
+
+
+class QuantizedRowsConstants(StoredConstants, header="quant_rows"):
+    ROWS: UInt  # of x in one pass
+
+
+class QuantizedTilesConstants(StoredConstants, header="quant_matmul"):
+    ALIGNED: Bool  # rows of x begin at multiples of 16 bytes
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,9 @@ class QuantizedProduct:
         """The tuner's class of the problem, with sizes rounded up to powers of two."""
         return f"{self.scheme.name} {self.dtype.name} {size_class(self.m, self.n, self.k)}"
 
-    def packed(self) -> bytes:
-        """The `Product` record of quant_matvec.h."""
-        return struct.pack("3I", self.m, self.n, self.k)
+    def record(self) -> QuantizedProductRecord:
+        """The sizes as kernels read them."""
+        return QuantizedProductRecord(m=self.m, n=self.n, k=self.k)
 
 
 family: KernelFamily[QuantizedProduct] = KernelFamily("quantized_matmul")
@@ -83,34 +91,34 @@ family: KernelFamily[QuantizedProduct] = KernelFamily("quantized_matmul")
 @computes("quantized_matmul")
 def quantized_matmul(call: Call) -> tuple[Array, ...]:
     """Compute `quantized_matmul`: x times the transpose of one or more quantized weights."""
-    gpu, (given, *_), problem = call.gpu, call.inputs, problem_of(call)
-    assert given is not None
+    b, (rows, *_), problem = call.builder, call.inputs, problem_of(call)
+    assert rows is not None
     m, n, k = problem.m, problem.n, problem.k
-    results = tuple(empty(gpu, spec) for spec in call.outputs)
+    results = tuple(b.result(spec) for spec in call.outputs)
     if not m * n:
         return results
     if k == 0:
         for result in results:
-            finish(gpu, _plain(of_columns(problem, result)), result, 0, None, result)
+            finish(b, _plain(of_columns(problem, result)), result, 0, None, result)
         return results
-    x = elementwise.contiguous(gpu, placed(gpu, given))
-    family.run(gpu, problem, reshaped(x, m, k), stored_weights(call), results)
+    x = layouts.contiguous(b, b.placed(rows))
+    family.run(b, problem, reshaped(x, m, k), stored_weights(call), results)
     return results
 
 
-def problem_of(call: Call) -> QuantizedProduct:
-    """The problem of a call."""
-    specs, x = call.outputs, call.inputs[0]
+def problem_of(operation: Operation) -> QuantizedProduct:
+    """The problem of an operation."""
+    specs, x = operation.outputs, operation.inputs[0]
     assert x is not None
     m, n = math.prod(specs[0].shape[:-1]), sum(spec.shape[-1] for spec in specs)
-    scheme = quant.find(call.attributes["scheme"])
+    scheme = quant.find(operation.attributes["scheme"])
     return QuantizedProduct(scheme, m, n, x.layout.shape[-1], specs[0].dtype)
 
 
 def stored_weights(call: Call) -> list[Stored]:
     """The weights of a call."""
     scheme, count = quant.find(call.attributes["scheme"]), len(call.outputs)
-    return [stored(call.gpu, scheme, parts) for parts in weights_of(call.inputs[1:], count)]
+    return [stored(call.builder, scheme, parts) for parts in weights_of(call.inputs[1:], count)]
 
 
 def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:
@@ -118,26 +126,21 @@ def of_columns(problem: QuantizedProduct, result: Array) -> QuantizedProduct:
     return replace(problem, n=result.layout.shape[-1])
 
 
-Single = Callable[[Context, QuantizedProduct, Array, Stored, Array], None]
-QuantizedLaunch = Callable[
-    [Context, QuantizedProduct, Array, Sequence[Stored], Sequence[Array]], None
-]
-
-
-def one_by_one(launch: Single) -> QuantizedLaunch:
-    """A launch for several weights, made of a launch for one."""
+def one_by_one(launch: Callable[..., None]) -> Callable[..., None]:
+    """A launch for several weights, made of a launch for one. `steps` follow the product."""
 
     @wraps(launch)
     def every(
-        gpu: Context,
+        b: Builder,
         problem: QuantizedProduct,
         x: Array,
         weights: Sequence[Stored],
         results: Sequence[Array],
+        *steps: ProductSteps,
     ) -> None:
         for weight, result in zip(weights, results, strict=True):
             if result.layout.size:
-                launch(gpu, of_columns(problem, result), x, weight, result)
+                launch(b, of_columns(problem, result), x, weight, result, *steps)
 
     return every
 
@@ -150,22 +153,22 @@ def rows_in_one_pass(problem: QuantizedProduct) -> int:
 # ---- panels of the weight, decoded in order ----
 
 # How a panel is multiplied: the variants of `matmul` that can write into columns of a result.
-TIMES_ROWS: dict[str, Callable[[Context, Array, Array, Array, int, tuple[str, str]], None]] = {
+TIMES_ROWS: dict[str, Callable[..., None]] = {
     "mps": mps.times_rows,
     "tiles": matmul_tiles.times_rows,
 }
-LABEL = ("quantized_matmul", "panels")
 
 
 def _panel_type(info: DeviceInfo, problem: QuantizedProduct) -> Dtype:
     """What weights are decoded to: GPUs multiply halves faster, and sum them in float32."""
-    return problem.dtype if info.simd_hardware and problem.dtype.itemsize == 2 else dt.float32
+    halves = problem.dtype if problem.dtype.itemsize == 2 else dt.float32
+    return info.by_kind(wide=dt.float32, simd=halves)
 
 
 def _panel_rows(info: DeviceInfo, problem: QuantizedProduct) -> int:
     """Rows of the weight in a panel."""
     row = _panel_type(info, problem).itemsize * problem.k
-    return min(problem.n, max(1, PANELS[info.simd_hardware] // row))
+    return min(problem.n, max(1, info.by_kind(wide=PANELS[0], simd=PANELS[1]) // row))
 
 
 def _multiplication(info: DeviceInfo, problem: QuantizedProduct) -> tuple[str, float]:
@@ -174,8 +177,8 @@ def _multiplication(info: DeviceInfo, problem: QuantizedProduct) -> tuple[str, f
     product = replace(plain, n=_panel_rows(info, problem))
     ways = (matmul.family.variants[name] for name in TIMES_ROWS)
     costs = {way.name: way.cost(info, product) for way in ways if way.can(info, product)}
-    if info.simd_hardware and "mps" in costs:
-        costs["mps"] += 2 * encoding(info)  # It ends a list of kernels, and begins another one.
+    if "mps" in costs:  # on GPUs it ends a list of kernels, and begins another one
+        costs["mps"] += info.by_kind(wide=0, simd=2) * encoding(info)
     best = min(costs, key=costs.__getitem__)
     return best, costs[best]
 
@@ -191,32 +194,35 @@ def _panels_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
 @family.variant("panels", cost=_panels_cost, batch_invariant=False)
 @one_by_one
 def panels(
-    gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array
+    b: Builder,
+    problem: QuantizedProduct,
+    x: Array,
+    weight: Stored,
+    result: Array,
+    *steps: ProductSteps,
 ) -> None:
     """Some rows of the weight at a time are decoded, and multiplied by MPS or in tiles."""
-    kind = _panel_type(gpu.info, problem)
+    kind = _panel_type(b.info, problem)
     exact = problem.dtype is kind
     shape = (problem.m, problem.n)
-    product = reshaped(result, *shape) if exact else empty(gpu, Spec(shape, kind))
-    x = elementwise.cast(gpu, x, kind)
-    multiply = TIMES_ROWS[_multiplication(gpu.info, problem)[0]]
-    for first, panel in _decoded(gpu, problem, weight):
-        multiply(gpu, x, panel, product, first, LABEL)
+    product = reshaped(result, *shape) if exact else b.result(Spec(shape, kind))
+    x = layouts.cast(b, x, kind)
+    multiply = TIMES_ROWS[_multiplication(b.info, problem)[0]]
+    for first, panel in _decoded(b, problem, weight):
+        multiply(b, x, panel, product, first, *steps)
     if not exact:
-        finish(gpu, _plain(problem), product, 1, None, result)
+        finish(b, _plain(problem), product, 1, None, result)
 
 
-def _decoded(
-    gpu: Context, problem: QuantizedProduct, weight: Stored
-) -> Iterator[tuple[int, Array]]:
+def _decoded(b: Builder, problem: QuantizedProduct, weight: Stored) -> Iterator[tuple[int, Array]]:
     """Panels of the weight, each with the number of its first row."""
     n, k = problem.n, problem.k
-    step = _panel_rows(gpu.info, problem)
+    step = _panel_rows(b.info, problem)
     for first in range(0, n, step):
-        spec = Spec((min(step, n - first), k), _panel_type(gpu.info, problem))
+        spec = Spec((min(step, n - first), k), _panel_type(b.info, problem))
         # From the second panel on, the pool reuses the same memory: the device works in order.
-        panel = empty(gpu, spec)
-        decode(gpu, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
+        panel = b.result(spec)
+        decode(b, weight.rows(first, spec.shape[0], k), buffer_of(panel), spec)
         yield first, panel
         del panel
 
@@ -232,24 +238,21 @@ def _plain(problem: QuantizedProduct) -> MatmulProblem:
 
 def simd_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     """Microseconds of a product whose weight is read once for up to MOST_ROWS rows of x."""
-    if not info.simd_hardware:
-        return EMULATED + 2 * problem.operations
-    reading = problem.weight_bytes * -(-problem.m // MOST_ROWS) / (OF_BANDWIDTH * bandwidth(info))
-    return dispatching(info) + max(reading, problem.operations / (OF_PEAK * peak(info)))
+    size = problem.weight_bytes * -(-problem.m // MOST_ROWS)
+    return dispatching(info) + of_gpu(info, "quantized rows", size, problem.operations)
 
 
-@family.variant("simd", cost=simd_cost, batch_invariant=False)
+@family.variant("simd", cost=simd_cost, batch_invariant=False, made_for=DeviceKind.SIMD)
 @one_by_one
-def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
+def simd(b: Builder, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
     """Two simdgroups per threadgroup, each with four rows of the weight."""
     rows = rows_in_one_pass(problem)
-    gpu.queue.dispatch(
-        pipeline(gpu, "quant_matvec", "quantized_matmul_simd", weight, problem.dtype, {3: rows}),
-        [*weight.arguments, buffer_of(x), buffer_of(result), problem.packed()],
+    constants = QuantizedRowsConstants(**weight.constants(problem.dtype), ROWS=rows)
+    b.launch(
+        pipeline(b, "quant_matvec", "quantized_matmul_simd", weight, constants),
+        [*weight.arguments, buffer_of(x), buffer_of(result), problem.record()],
         (-(-problem.n // SIMD_COLUMNS) * SIMD_THREADS, -(-problem.m // rows), 1),
         (SIMD_THREADS, 1, 1),
-        kernel="quantized_matmul",
-        variant="simd",
     )
 
 
@@ -257,7 +260,7 @@ def simd(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, resu
 # threadgroup memory.
 TILINGS = (
     Tiling("large", 2, 4, 64, 32, 64, 3, 0.25),  # of tensor cores, as measured on an H200
-    Tiling("", 2, 2, 16, 32, 64, 1, TILES_OF_PEAK),
+    Tiling("", 2, 2, 16, 32, 64, 1, GPU["quantized tiles"].peak),
 )
 
 
@@ -270,8 +273,6 @@ def tiling_for(info: DeviceInfo, problem: QuantizedProduct) -> Tiling:
 
 
 def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
-    if not info.simd_hardware:
-        return EMULATED + problem.operations
     tiling = tiling_for(info, problem)
     down, across = -(-problem.m // tiling.m), -(-problem.n // tiling.n)
     busy = min(1.0, down * across / (tiling.a_core * (info.cores or 1)))
@@ -281,82 +282,69 @@ def _tiles_cost(info: DeviceInfo, problem: QuantizedProduct) -> float:
     return dispatching(info) + operations / (tiling.of_peak * busy * rate)
 
 
-@family.variant("tiles", can=lambda info, problem: info.simdgroup_matrix, cost=_tiles_cost)
+@family.variant(
+    "tiles",
+    can=lambda info, problem: info.simdgroup_matrix,
+    cost=_tiles_cost,
+    made_for=DeviceKind.TENSOR,
+)
 @one_by_one
-def tiles(gpu: Context, problem: QuantizedProduct, x: Array, weight: Stored, result: Array) -> None:
-    """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
-    _dispatch_tiles(gpu, problem, x, weight, result, None)
-
-
-def _dispatch_tiles(
-    gpu: Context,
+def tiles(
+    b: Builder,
     problem: QuantizedProduct,
     x: Array,
     weight: Stored,
     result: Array,
-    steps: ProductSteps | None,
+    steps: ProductSteps | None = None,
 ) -> None:
-    tiling = tiling_for(gpu.info, problem)
+    """Simdgroups multiply tiles; the weight is decoded in threadgroup memory."""
+    tiling = tiling_for(b.info, problem)
     factor = _factor(problem, tiling)
-    weight = _aligned(gpu, weight)
+    weight = _aligned(b, weight)
     kind = "_".join(filter(None, (tiling.name, FACTORS[factor], "tiles")))
-    given = buffer_of(x)
-    aligned = is_aligned(given, problem.k, (), problem.dtype, COPIED)
-    arguments = [*weight.arguments, given, buffer_of(result), problem.packed()]
+    rows = buffer_of(x)
+    aligned = is_aligned(rows, problem.k, (), problem.dtype, COPIED)
+    arguments = [*weight.arguments, rows, buffer_of(result), problem.record()]
     text = "" if steps is None else steps.text(len(arguments))
-    gpu.queue.dispatch(
-        pipeline(
-            *(gpu, "quant_matmul", f"quantized_matmul_{kind}", weight, problem.dtype),
-            {3: aligned},
-            text,
-        ),
+    constants = QuantizedTilesConstants(**weight.constants(problem.dtype), ALIGNED=aligned)
+    b.launch(
+        pipeline(b, "quant_matmul", f"quantized_matmul_{kind}", weight, constants, text),
         [*arguments, *(() if steps is None else steps.operands)],
         (-(-problem.n // tiling.n) * tiling.threads, -(-problem.m // tiling.m), 1),
         (tiling.threads, 1, 1),
         threadgroup_memory=(tiling.memory_with(factor, steps),),
-        kernel="quantized_matmul" if steps is None else steps.name,
-        variant="tiles",
     )
 
 
-@finishes("quantized_matmul", accepts=takes_steps)
+def _can_finish(info: DeviceInfo, operation: Operation, finish: Finish) -> bool:
+    """Whether tiles compute a product, which then apply steps."""
+    problem = problem_of(operation)
+    if not (takes_steps(info) and problem.m * problem.n * problem.k and can_follow(finish)):
+        return False
+    chosen = family.choose(info, problem).name
+    in_panels = problem.dtype is _panel_type(info, problem)
+    return chosen == "tiles" or (
+        chosen == "panels" and in_panels and _multiplication(info, problem)[0] == "tiles"
+    )
+
+
+@finishes("quantized_matmul", _can_finish)
 def finished_quantized_matmul(call: Call, finish: Finish) -> tuple[Array, ...]:
-    """A product and the elementwise steps after it: in one kernel where tiles compute it."""
-    gpu, (spec,) = call.gpu, call.outputs
-    steps = steps_of(finish)
-    given, *parts = call.inputs
-    assert given is not None
-    scheme, k = quant.find(call.attributes["scheme"]), given.layout.shape[-1]
-    m, n = math.prod(spec.shape[:-1]), spec.shape[-1]
-    problem = QuantizedProduct(scheme, m, n, k, spec.dtype)
-    chosen = family.choose(gpu.info, problem).name if m * n * k else ""
-    in_tiles = chosen == "tiles" or (
-        chosen == "panels"
-        and spec.dtype is _panel_type(gpu.info, problem)
-        and _multiplication(gpu.info, problem)[0] == "tiles"
-    )
-    if steps is None or not in_tiles:
-        (product,) = quantized_matmul(call)
-        return elementwise.compute(gpu, finish.after(product))
-    result = empty(gpu, finish.computation.outputs[0][1])
-    x = reshaped(elementwise.contiguous(gpu, placed(gpu, given)), m, k)
-    weight = stored(gpu, scheme, parts)
-    if chosen == "tiles":
-        _dispatch_tiles(gpu, problem, x, weight, result, steps)
-        return (result,)
-    x, rows = elementwise.cast(gpu, x, spec.dtype), reshaped(result, m, n)
-    for first, panel in _decoded(gpu, problem, weight):
-        label = (steps.name, "panels")
-        matmul_tiles.times_rows(gpu, x, panel, rows, first, label, steps)
+    """A product and the elementwise steps after it, in the kernel of its tiles."""
+    b, problem, steps = call.builder, problem_of(call), steps_of(finish)
+    rows, result = call.inputs[0], b.result(finish.spec)
+    assert rows is not None
+    x = reshaped(layouts.contiguous(b, b.placed(rows)), problem.m, problem.k)
+    family.run(b, problem, x, stored_weights(call), (result,), steps, op=steps.name)
     return (result,)
 
 
-def _aligned(gpu: Context, weight: Stored) -> Stored:
+def _aligned(b: Builder, weight: Stored) -> Stored:
     """The weight at an address from which kernels can read vectors."""
     if weight.scheme.codec not in IN_VECTORS or weight.codes.offset % COPIED == 0:
         return weight
-    aligned = gpu.buffer(weight.codes.size, "scratch")
-    gpu.queue.encode("copy", [weight.codes, aligned], copy_bytes, written_at=frozenset({1}))
+    aligned = b.scratch(weight.codes.size)
+    b.copy(weight.codes, aligned)
     return replace(weight, codes=aligned)
 
 

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Annotated
 
-from lbrx import dtype as dt
-from lbrx.kernels import overwrite, rope
-from lbrx.kernels.arrays import buffer_of, empty, whole_buffer
-from lbrx.kernels.quantized import Stored
-from lbrx.kernels.rope_write import RowPart, RowRotation
-from lbrx.metal import Buffer, Context
-from lbrx.storage import Array
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import FLOAT, UINT, Bool, Record, UInt, packed
+from lbrx.kernels.arrays import buffer_of, whole_buffer
+from lbrx.kernels.overwrite import overwrite
+from lbrx.kernels.quantized.quantized import Stored, StoredConstants
+from lbrx.kernels.rope import rope
+from lbrx.kernels.rope.rope_write import RowPart, RowRotation
+from lbrx.metal import Buffer
 
 WEIGHTS = 3  # in one launch
+
+
+class RowConstants(StoredConstants, header="quant_row"):
+    EVEN: Bool  # whether all steps are whole
+    OWN: UInt  # words of x that a thread rounds: 1, 2, 4 or 8
+    ADDED: Bool  # x is a sum, which is stored as well
+    NORMED: Bool  # x has an RMS norm, with a weight
+    GATED: Bool  # x is the gate of a SwiGLU
+
+
+class TurnsRecord(Record, header="quant_lines"):
+    """What happens to the heads of a token, of which a batch has pairs of features."""
+
+    half_features: UInt
+    capacity: Annotated[Sequence[int], UINT[WEIGHTS]]  # rows of a cache, for each head; or 0
+    turns: Annotated[Sequence[int], UINT[WEIGHTS]]  # whether the rows are rotated
+    position: UInt  # its place
 
 
 @dataclass(frozen=True)
@@ -32,8 +52,8 @@ class Prologue:
     """What silu(x) is multiplied by."""
 
     def arguments(self, total: Array | None) -> list[Buffer | bytes | None]:
-        """Those after the `Lines` record."""
-        eps = struct.pack("f", self.eps)
+        """Those after the record of the matrices."""
+        eps = packed(FLOAT, self.eps)
         return [
             None if self.added is None else buffer_of(self.added),
             None if total is None else buffer_of(total),
@@ -42,10 +62,13 @@ class Prologue:
         ]
 
     @property
-    def constants(self) -> dict[int, bool]:
+    def constants(self) -> dict[str, bool]:
         """The kernel's function constants."""
-        operands = (self.added, self.weight, self.gated)
-        return {9 + i: operand is not None for i, operand in enumerate(operands)}
+        return {
+            "ADDED": self.added is not None,
+            "NORMED": self.weight is not None,
+            "GATED": self.gated is not None,
+        }
 
     @property
     def arrays(self) -> list[Array]:
@@ -81,38 +104,44 @@ class RowTurns:
         return self.rotation is not None and bool(self.rotation.attributes["interleaved"])
 
     @property
-    def constants(self) -> dict[int, bool]:
+    def constants(self) -> dict[str, bool]:
         """The kernel's function constants."""
-        factored = self.rotation is not None and self.rotation.factors is not None
-        return {14: True, 15: self.positions.dtype is dt.int64, 16: factored, 17: self.interleaved}
+        return {
+            "TURNED": True,
+            "WIDE": self.positions.dtype is dt.int64,
+            "FACTORED": self.rotation is not None and self.rotation.factors is not None,
+            "INTERLEAVED": self.interleaved,
+        }
 
-    def results(self, gpu: Context) -> list[Array]:
+    def results(self, b: Builder) -> list[Array]:
         """New arrays, and caches that are written in place."""
         return [
-            empty(gpu, part.spec)
+            b.result(part.spec)
             if part.cache is None
-            else overwrite.target(gpu, part.cache, part.spec)
+            else overwrite.target(b, part.cache, part.spec)
             for part in self.parts
         ]
 
-    def arguments(self, gpu: Context) -> list[Buffer | bytes | None]:
-        """The `Turned` record, and what is needed to rotate."""
+    def arguments(self, b: Builder) -> list[Buffer | bytes | None]:
+        """The record of the heads, and what is needed to rotate."""
         filled = [*self.parts, *[self.parts[0]] * (WEIGHTS - len(self.parts))]
         capacities = [0 if part.cache is None else part.spec.shape[-2] for part in filled]
-        turned = [part.pairs > 0 for part in filled]
-        record = struct.pack(
-            "8I", self.features // 2, *capacities, *turned, self.positions.layout.offset
+        record = TurnsRecord(
+            half_features=self.features // 2,
+            capacity=capacities,
+            turns=[part.pairs > 0 for part in filled],
+            position=self.positions.layout.offset,
         )
         speeds, factors = bytes(8), None
         if self.rotation is not None:
-            given = self.rotation.attributes
+            attributes = self.rotation.attributes
             pairs = self.features // 2
-            speeds = rope.speeds_of(pairs, float(given["base"]), float(given["scale"]))
-            factors = rope.plain_factors(gpu, self.rotation.factors)
+            speeds = rope.speeds_of(pairs, float(attributes["base"]), float(attributes["scale"]))
+            factors = rope.plain_factors(b, self.rotation.factors)
         return [
             record,
             whole_buffer(self.positions),
-            rope.inline(gpu, speeds),
+            speeds,
             None if factors is None else buffer_of(factors),
         ]
 
@@ -138,8 +167,8 @@ class Rows:
 
     def batches(self, rows: int) -> list[int]:
         """For each of them the batches up to its end; a batch has so many rows."""
-        own = rows // 2 if self.paired or self.turns is not None else rows
-        return [*accumulate(-(-count // own) for count in self.counts)]
+        covered = rows // 2 if self.paired or self.turns is not None else rows
+        return [*accumulate(-(-count // covered) for count in self.counts)]
 
     @property
     def weights(self) -> list[Buffer]:

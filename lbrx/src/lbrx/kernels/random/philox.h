@@ -1,20 +1,15 @@
 // Philox 4x32 with 10 rounds: random words as a function of a key and a counter.
 #pragma once
-#include <metal_stdlib>
+#include "records/philox.h"
 using namespace metal;
-
-struct Stream {
-  uint2 key;
-  ulong counter;  // of the first four elements
-};
 
 // No contraction: the reference rounds after every operation.
 #pragma METAL fp contract(off)
 
-inline uint4 philox(constant Stream& stream, uint i) {
+inline uint4 philox(constant StreamRecord& stream, uint i) {
   const ulong counter = stream.counter + i;
   uint4 word = uint4(uint(counter), uint(counter >> 32), 0, 0);
-  uint2 key = stream.key;
+  uint2 key = as_type<uint2>(stream.key);
   for (int round = 0; round < 10; round++) {
     const ulong first = ulong(word.x) * 0xD2511F53u;
     const ulong second = ulong(word.z) * 0xCD9E8D57u;

@@ -8,7 +8,7 @@ inline float radius(uint word) { return sqrt(-2.0f * log(1.0f - unit(word))); }
 inline float angle(uint word) { return 6.2831853f * unit(word); }
 
 template <typename T>
-kernel void random_uniform(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
+kernel void random_uniform(device T* out [[buffer(0)]], constant StreamRecord& stream [[buffer(1)]],
                            constant float2& range [[buffer(2)]],
                            uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);
@@ -20,7 +20,7 @@ kernel void random_uniform(device T* out [[buffer(0)]], constant Stream& stream 
 }
 
 template <typename T>
-kernel void random_normal(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
+kernel void random_normal(device T* out [[buffer(0)]], constant StreamRecord& stream [[buffer(1)]],
                           constant float2& moments [[buffer(2)]],
                           uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);
@@ -33,7 +33,7 @@ kernel void random_normal(device T* out [[buffer(0)]], constant Stream& stream [
 }
 
 kernel void random_bernoulli_bool(device bool* out [[buffer(0)]],
-                                  constant Stream& stream [[buffer(1)]],
+                                  constant StreamRecord& stream [[buffer(1)]],
                                   constant float2& chance [[buffer(2)]],
                                   uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);
@@ -52,7 +52,7 @@ inline ulong scaled(uint low, uint high, ulong count) {
 }
 
 template <typename T>
-kernel void random_integers(device T* out [[buffer(0)]], constant Stream& stream [[buffer(1)]],
+kernel void random_integers(device T* out [[buffer(0)]], constant StreamRecord& stream [[buffer(1)]],
                             constant ulong2& range [[buffer(2)]],
                             uint i [[thread_position_in_grid]]) {
   const uint4 words = philox(stream, i);

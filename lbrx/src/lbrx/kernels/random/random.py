@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array, MetalStorage
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import ULONG, Record, ULong, packed
 from lbrx.kernels.arrays import kernel_name, size_class
-from lbrx.kernels.movement import BITS
+from lbrx.kernels.launching import GROUP
+from lbrx.kernels.movement.movement import BITS
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer
 from lbrx.ops import Attributes
 from lbrx.ops.random import INTEGERS, WORDS
-from lbrx.storage import Array, MetalStorage
 
-GROUP = 256  # threads
 PART = 1 << 30  # counters in one dispatch
+
+
+class StreamRecord(Record, header="philox"):
+    key: ULong
+    counter: ULong  # of the first four elements
 
 
 @dataclass(frozen=True)
@@ -56,16 +62,21 @@ family.samples += [
 @computes("random_uniform", "random_normal", "random_bernoulli", "random_integers")
 def run(call: Call) -> tuple[Array, ...]:
     """Compute random numbers from a seed and an offset."""
-    (spec,), given = call.outputs, call.op.bind(call.attributes)
+    (spec,), attributes = call.outputs, call.op.bind(call.attributes)
     size = math.prod(spec.shape)
     problem = RandomProblem(
-        call.op.name, spec.dtype, size, given["seed"], given["offset"], _parameters(given)
+        call.op.name,
+        spec.dtype,
+        size,
+        attributes["seed"],
+        attributes["offset"],
+        _parameters(attributes),
     )
     # Kernels write all elements of a counter: the last one may exceed the requested number.
     counters = -(-size // problem.per_counter)
-    room = call.gpu.buffer(counters * problem.per_counter * spec.dtype.itemsize, "tensors")
+    room = call.builder.scratch(counters * problem.per_counter * spec.dtype.itemsize, "tensors")
     if size:
-        family.run(call.gpu, problem, room)
+        family.run(call.builder, problem, room, op=problem.op)
     storage = MetalStorage(room, 0, size * spec.dtype.itemsize)
     return (Array(storage, sh.contiguous(spec.shape), spec.dtype),)
 
@@ -79,29 +90,27 @@ def _parameters(given: Attributes) -> bytes:
     else:
         pair = given["low"], given["high"] - given["low"]
         if given["dtype"].is_integer:
-            return struct.pack("2Q", *(number & (1 << 64) - 1 for number in pair))
+            return packed(ULONG, *(number & (1 << 64) - 1 for number in pair))
     with np.errstate(over="ignore"):
         return np.array(pair, np.float32).tobytes()
 
 
 @family.variant("philox")
-def philox(gpu: Context, problem: RandomProblem, room: Buffer) -> None:
+def philox(b: Builder, problem: RandomProblem, room: Buffer) -> None:
     """One thread per counter."""
     dtype = problem.dtype
     if dtype.is_integer:
         dtype = BITS[dtype.itemsize]
     name = kernel_name(problem.op, "", dtype)
-    pipeline = gpu.shaders.pipeline("random", name, safe_math=True)
+    pipeline = b.pipeline("random", name, safe_math=True)
     counters = -(-problem.size // problem.per_counter)
     for first in range(0, counters, PART):
         count, width = min(PART, counters - first), problem.per_counter * dtype.itemsize
         counter = problem.offset + first & (1 << 64) - 1
         arguments = (
             room.slice(first * width, count * width),
-            struct.pack("2Q", problem.seed & (1 << 64) - 1, counter),
+            StreamRecord(key=problem.seed & (1 << 64) - 1, counter=counter),
             problem.parameters,
         )
         group = (min(count, GROUP), 1, 1)
-        gpu.queue.dispatch(
-            pipeline, arguments, (count, 1, 1), group, kernel=problem.op, variant="philox"
-        )
+        b.launch(pipeline, arguments, (count, 1, 1), group)

@@ -2,6 +2,7 @@
 // pairs: rounding errors grow with the logarithm of the length, and results are reproducible. For
 // safe math: NaN and infinity are kept.
 #pragma once
+#include "records/reduction.h"
 #include "reduction_states.h"
 #include "vector_elements.h"
 
@@ -12,32 +13,6 @@ constant constexpr uint SIMD_WIDTH = 32;
 constant constexpr uint MERGING = 256;       // threads that merge states
 constant constexpr uint TOGETHER = 4;        // elements per lane in one iteration
 constant constexpr uint COLUMN_ROWS = 8;     // simdgroups that share the rows of a block of columns
-
-struct Axis {
-  ulong size;
-  long in;      // strides: of the array,
-  ulong out;    // of the result,
-  ulong index;  // of the numbering that argmax uses
-};
-
-// Runs of `length` elements are split into blocks. The axes enumerate the runs, kept axes first.
-struct Reduction {
-  long first;     // element of the array
-  ulong tasks;
-  ulong outputs;  // elements of the result
-  ulong length;   // of a run
-  long stride;
-  ulong index;    // stride of a run in the numbering
-  ulong inner;    // columns: 1 for rows
-  long inner_stride;
-  ulong inner_out;
-  ulong block;    // elements of a run
-  ulong blocks;   // in a run
-  ulong repeats;  // runs for one result
-  uint axes;
-  uint fold;        // elements of a run that are processed in neighbouring lanes
-  float parameter;  // a divisor, or the order of a norm
-};
 
 // ---- serial: one thread per block ----
 
@@ -53,14 +28,14 @@ struct Start {
 inline ulong quotient(ulong x, ulong y) { return y == 1 ? x : x / y; }
 inline ulong remainder(ulong x, ulong y) { return y == 1 ? 0 : x % y; }
 
-inline Start start_of(constant Reduction& r, constant Axis* axes, ulong run) {
+inline Start start_of(constant ReductionRecord& r, constant AxisRecord* axes, ulong run) {
   Start start = {r.first, 0, 0, remainder(run, r.repeats)};
   for (uint axis = r.axes; axis-- > 0;) {
     const ulong position = axis == 0 ? run : run % axes[axis].size;
     if (axis > 0) run /= axes[axis].size;
-    start.in += long(position) * axes[axis].in;
+    start.in += long(position) * axes[axis].stride;
     start.out += position * axes[axis].out;
-    start.index += position * axes[axis].index;
+    start.index += position * axes[axis].numbering;
   }
   return start;
 }
@@ -68,7 +43,7 @@ inline Start start_of(constant Reduction& r, constant Axis* axes, ulong run) {
 // Stores a block's state for `reduce_merge`, or the result if it is the only block.
 template <typename R>
 inline void store(typename R::State state, device typename R::State* states,
-                  device typename R::Out* out, constant Reduction& r, ulong part, ulong at) {
+                  device typename R::Out* out, constant ReductionRecord& r, ulong part, ulong at) {
   if (r.repeats * r.blocks == 1) {
     out[at] = R::finish(state, r.parameter);
   } else {
@@ -80,8 +55,8 @@ template <typename R>
 kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
                         device typename R::State* states [[buffer(1)]],
                         device typename R::Out* out [[buffer(2)]],
-                        constant Reduction& r [[buffer(3)]],
-                        constant Axis* axes [[buffer(4)]],
+                        constant ReductionRecord& r [[buffer(3)]],
+                        constant AxisRecord* axes [[buffer(4)]],
                         uint2 position [[thread_position_in_grid]]) {
   constexpr uint N = ROW_LANES;
   const ulong task = position.x + ulong(position.y) * GRID_ROW;
@@ -107,7 +82,7 @@ kernel void reduce_rows(device const typename R::In* in [[buffer(0)]],
   }
   typename R::State all[N];
   for (uint j = 0; j < N; j++) {
-    const Numbering number = {start.index + (first + j) * r.index, N * r.index};
+    const Numbering number = {start.index + (first + j) * r.numbering, N * r.numbering};
     all[j] = lanes.state(j, steps + uint(j < rest), number);
   }
   for (uint half_way = N / 2; half_way > 0; half_way /= 2) {
@@ -124,8 +99,8 @@ template <typename R, uint N, bool strided>
 kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
                            device typename R::State* states [[buffer(1)]],
                            device typename R::Out* out [[buffer(2)]],
-                           constant Reduction& r [[buffer(3)]],
-                           constant Axis* axes [[buffer(4)]],
+                           constant ReductionRecord& r [[buffer(3)]],
+                           constant AxisRecord* axes [[buffer(4)]],
                            uint2 position [[thread_position_in_grid]]) {
   const ulong task = position.x + ulong(position.y) * GRID_ROW;
   if (task >= r.tasks) return;
@@ -155,7 +130,7 @@ kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
   for (uint c = 0; c < columns; c++) {
     typename R::State all;
     for (uint k = 0; k < r.fold; k++) {
-      const Numbering number = {start.index + (first + k) * r.index, r.fold * r.index};
+      const Numbering number = {start.index + (first + k) * r.numbering, r.fold * r.numbering};
       const auto own = lanes.state(k * columns + c, steps + uint(k < rest), number);
       all = k == 0 ? own : R::merge(all, own, r.parameter);
     }
@@ -168,7 +143,7 @@ kernel void reduce_columns(device const typename R::In* in [[buffer(0)]],
 template <typename R>
 kernel void reduce_merge(device const typename R::State* states [[buffer(0)]],
                          device typename R::Out* out [[buffer(1)]],
-                         constant Reduction& r [[buffer(2)]],
+                         constant ReductionRecord& r [[buffer(2)]],
                          uint2 position [[thread_position_in_grid]]) {
   const ulong at = position.x + ulong(position.y) * GRID_ROW;
   if (at >= r.outputs) return;
@@ -239,8 +214,8 @@ template <typename R, typename V>
 kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
                              device typename R::State* states [[buffer(1)]],
                              device typename R::Out* out [[buffer(2)]],
-                             constant Reduction& r [[buffer(3)]],
-                             constant Axis* axes [[buffer(4)]],
+                             constant ReductionRecord& r [[buffer(3)]],
+                             constant AxisRecord* axes [[buffer(4)]],
                              uint2 position [[thread_position_in_grid]],
                              uint lane [[thread_index_in_simdgroup]]) {
   using Own = Runs<R, V>;
@@ -261,11 +236,11 @@ kernel void reduce_rows_simd(device const V* in [[buffer(0)]],
   single.clear(0);
   if (has_edge) single.add(0, ((device const typename R::In*)in)[begin + edge], 0, r.parameter);
   typename R::State all =
-      single.state(0, has_edge, {start.index + (first + edge) * r.index, 0});
+      single.state(0, has_edge, {start.index + (first + edge) * r.numbering, 0});
 #pragma unroll
   for (uint j = 0; j < Own::LANES; j++) {
     const uint at = (j / N * SIMD_WIDTH + lane) * N + j % N;
-    const Numbering number = {start.index + (first + head + at) * r.index, step * r.index};
+    const Numbering number = {start.index + (first + head + at) * r.numbering, step * r.numbering};
     const uint elements = at < runs * N ? (runs * N - at - 1) / step + 1 : 0;
     all = R::merge(all, own.lanes.state(j, elements, number), r.parameter);
   }
@@ -279,8 +254,8 @@ template <typename R, typename V>
 kernel void reduce_columns_simd(device const V* in [[buffer(0)]],
                                 device typename R::State* states [[buffer(1)]],
                                 device typename R::Out* out [[buffer(2)]],
-                                constant Reduction& r [[buffer(3)]],
-                                constant Axis* axes [[buffer(4)]],
+                                constant ReductionRecord& r [[buffer(3)]],
+                                constant AxisRecord* axes [[buffer(4)]],
                                 uint2 position [[thread_position_in_grid]],
                                 uint lane [[thread_index_in_simdgroup]],
                                 uint row [[simdgroup_index_in_threadgroup]]) {
@@ -306,8 +281,8 @@ kernel void reduce_columns_simd(device const V* in [[buffer(0)]],
 #pragma unroll
     for (uint k = 0; k < Own::GROUPS; k++) {
       const uint elements = count > k ? (count - k - 1) / Own::GROUPS + 1 : 0;
-      const Numbering number = {start.index + (first + k * COLUMN_ROWS) * r.index,
-                                Own::GROUPS * COLUMN_ROWS * r.index};
+      const Numbering number = {start.index + (first + k * COLUMN_ROWS) * r.numbering,
+                                Own::GROUPS * COLUMN_ROWS * r.numbering};
       const auto each = own.lanes.state(k * N + j, elements, number);
       all = k == 0 ? each : R::merge(all, each, r.parameter);
     }
@@ -330,8 +305,8 @@ template <typename R>
 kernel void reduce_columns_ragged(device const uint4* in [[buffer(0)]],
                                   device typename R::State* states [[buffer(1)]],
                                   device typename R::Out* out [[buffer(2)]],
-                                  constant Reduction& r [[buffer(3)]],
-                                  constant Axis* axes [[buffer(4)]],
+                                  constant ReductionRecord& r [[buffer(3)]],
+                                  constant AxisRecord* axes [[buffer(4)]],
                                   uint2 position [[thread_position_in_grid]],
                                   uint lane [[thread_index_in_simdgroup]],
                                   uint row [[simdgroup_index_in_threadgroup]]) {
@@ -366,7 +341,7 @@ kernel void reduce_columns_ragged(device const uint4* in [[buffer(0)]],
       elements[j] = lane * N + j < phase + left ? ((device const In*)in)[from + j] : In(0);
     own.add(Run<In, uint4>::of(elements), count - 1, 0);
   }
-  const Numbering number = {start.index + first * r.index, COLUMN_ROWS * r.index};
+  const Numbering number = {start.index + first * r.numbering, COLUMN_ROWS * r.numbering};
 #pragma unroll
   for (uint j = 0; j < N; j++) {
     const uint at = lane * N + j - phase;
@@ -385,7 +360,7 @@ kernel void reduce_columns_ragged(device const uint4* in [[buffer(0)]],
 template <typename R>
 kernel void reduce_merge_simd(device const typename R::State* states [[buffer(0)]],
                               device typename R::Out* out [[buffer(1)]],
-                              constant Reduction& r [[buffer(2)]],
+                              constant ReductionRecord& r [[buffer(2)]],
                               uint2 position [[thread_position_in_grid]],
                               uint own [[thread_index_in_threadgroup]]) {
   using State = typename R::State;

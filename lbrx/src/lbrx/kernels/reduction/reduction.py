@@ -9,22 +9,25 @@ fixed length, so that no result depends on the number of threads.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Float, Long, Record, UInt, ULong
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import kernel_name, size_class, whole_buffer
+from lbrx.kernels.launching import GROUP, SIMD_WIDTH
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes, policy
-from lbrx.kernels.rows import RAGGED_FROM, SIMD_WIDTH, VECTOR
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.kernels.rows.rows import RAGGED_FROM, VECTOR
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Attributes, Spec
-from lbrx.shape import Layout
-from lbrx.storage import Array
 
 OPERATIONS = "sum", "prod", "mean", "var", "norm", "max", "min", "argmax", "argmin", "any", "all"
 ROW_BLOCK = 4096  # elements
@@ -39,7 +42,6 @@ SHORT_ROW = 64  # up to this length a lane processes a whole row
 STATE_BYTES = 16  # of the largest
 UNSIGNED = {1: dt.uint8, 2: dt.uint16, 4: dt.uint32, 8: dt.uint64}
 GRID_ROW = 1 << 24  # threads along x
-GROUP = 256  # threads; of the shader where one merges states
 
 
 class ReductionKind(StrEnum):
@@ -48,6 +50,35 @@ class ReductionKind(StrEnum):
     ROWS = "rows"
     COLUMNS = "columns"
     STRIDED = "strided"
+
+
+class AxisRecord(Record, header="reduction"):
+    size: ULong
+    stride: Long  # of the array
+    out: ULong  # stride of the result
+    numbering: ULong  # stride of the numbering that argmax uses
+
+
+class ReductionRecord(Record, header="reduction"):
+    """Runs of `length` elements are split into blocks. The axes enumerate the runs, kept axes
+    first.
+    """
+
+    first: Long  # element of the array
+    tasks: ULong
+    outputs: ULong  # elements of the result
+    length: ULong  # of a run
+    stride: Long
+    numbering: ULong  # stride of a run in the numbering
+    inner: ULong  # columns: 1 for rows
+    inner_stride: Long
+    inner_out: ULong
+    block: ULong  # elements of a run
+    blocks: ULong  # in a run
+    repeats: ULong  # runs for one result
+    axes: UInt
+    fold: UInt  # elements of a run that are processed in neighbouring lanes
+    parameter: Float  # a divisor, or the order of a norm
 
 
 @dataclass(frozen=True)
@@ -119,28 +150,30 @@ family.samples += [
 @computes(*OPERATIONS)
 def run(call: Call) -> tuple[Array, ...]:
     """One operation of the table."""
-    (given,) = call.inputs
-    assert given is not None
+    (reduced,) = call.inputs
+    assert reduced is not None
     attributes = call.op.bind(call.attributes)
     function = _function(call.op.name, attributes)
-    array = _readable(call.gpu, function, placed(call.gpu, given))
+    array = _readable(call.builder, function, call.builder.placed(reduced))
     axes = sh.normalize_axes(attributes["axis"], array.layout.ndim)
     if not function.startswith("arg"):
         array = replace(array, layout=_forwards(array.layout, axes))
-    result = empty(call.gpu, call.outputs[0])
+    result = call.builder.result(call.outputs[0])
     if result.layout.size:
         problem = _problem(function, array, axes)
         count = math.prod(array.layout.shape[axis] for axis in axes)
         parameter = _parameter(function, attributes, count)
-        family.run(call.gpu, problem, ReductionOperands(array, parameter, result))
+        family.run(
+            call.builder, problem, ReductionOperands(array, parameter, result), op=problem.function
+        )
     return (result,)
 
 
-def _readable(gpu: Context, function: str, array: Array) -> Array:
+def _readable(b: Builder, function: str, array: Array) -> Array:
     """The array as a dtype that the function has kernels for, reinterpreted if possible."""
     dtype = array.dtype
     if (function == "var" or function.startswith("norm")) and not dtype.is_float:
-        return elementwise.cast(gpu, array, dt.float32)
+        return layouts.cast(b, array, dt.float32)
     if dtype is dt.bool_ or (function in ("any", "all") and dtype.is_integer):
         return replace(array, dtype=UNSIGNED[dtype.itemsize])
     return array
@@ -251,42 +284,44 @@ class ReductionBlocks:
         tiles = -(-self.problem.inner.size // self.tile)
         return math.prod(axis.size for axis in self.problem.outer) * self.blocks * tiles
 
-    def packed(self, first: int, parameter: float) -> bytes:
-        """The `Reduction` record of the shader."""
+    def record(self, first: int, parameter: float) -> ReductionRecord:
+        """The problem as the kernels read it."""
         problem, run, inner = self.problem, self.problem.run, self.problem.inner
-        return struct.pack(
-            "=12qIIf4x",
-            *(first // self.run, self.tasks, problem.outputs),
-            *(run.size, run.stride // self.run, run.index),
-            *(inner.size, inner.stride, inner.out),
-            *(self.block, self.blocks, problem.repeats),
-            *(len(problem.outer), self.fold, parameter),
+        return ReductionRecord(
+            first=first // self.run,
+            tasks=self.tasks,
+            outputs=problem.outputs,
+            length=run.size,
+            stride=run.stride // self.run,
+            numbering=run.index,
+            inner=inner.size,
+            inner_stride=inner.stride,
+            inner_out=inner.out,
+            block=self.block,
+            blocks=self.blocks,
+            repeats=problem.repeats,
+            axes=len(problem.outer),
+            fold=self.fold,
+            parameter=parameter,
         )
 
-    def packed_axes(self) -> bytes:
-        """The `Axis` records; at least one, since Metal refuses an empty argument."""
+    def axis_records(self) -> bytes:
+        """At least one, since Metal refuses an empty argument."""
         axes = self.problem.outer or (ReductionAxis(1, 0, 0, 0),)
         return b"".join(
-            struct.pack("=4q", a.size, a.stride // self.run, a.out, a.index) for a in axes
+            AxisRecord(size=a.size, stride=a.stride // self.run, out=a.out, numbering=a.index)
+            for a in axes
         )
 
 
-def _on_processors(info: DeviceInfo, problem: ReductionProblem) -> float:
-    return 2.0 if info.simd_hardware else 1.0
-
-
-def _on_gpus(info: DeviceInfo, problem: ReductionProblem) -> float:
-    return 1.0 if info.simd_hardware else 2.0
-
-
-@family.variant("serial", cost=_on_processors)
-def serial(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
+@family.variant("serial", made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """One thread per block, with lanes for the vector registers of a CPU."""
     if problem.kind is ReductionKind.ROWS:
         work = ReductionBlocks(problem, ROW_BLOCK)
     else:
         work = ReductionBlocks(problem, COLUMN_BLOCK, tile=COLUMN_LANES)
-    _launch(gpu, work, operands, "serial", problem.kind, work.tasks)
+    _launch(b, work, operands, "serial", problem.kind, work.tasks)
 
 
 def _can_fold(info: DeviceInfo, problem: ReductionProblem) -> bool:
@@ -297,25 +332,26 @@ def _can_fold(info: DeviceInfo, problem: ReductionProblem) -> bool:
 @family.variant(
     "folded",
     can=_can_fold,
-    cost=lambda info, problem: 0.9 * _on_processors(info, problem),
+    cost=lambda info, problem: 0.9,
     batch_invariant=False,
+    made_for=DeviceKind.WIDE,
 )
-def folded(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
+def folded(b: Builder, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """As serial, for few columns: each column is spread over several lanes."""
     fold = COLUMN_LANES // problem.inner.size
     work = ReductionBlocks(problem, COLUMN_BLOCK * fold, fold, COLUMN_LANES)
-    _launch(gpu, work, operands, "folded", problem.kind, work.tasks)
+    _launch(b, work, operands, "folded", problem.kind, work.tasks)
 
 
-@family.variant("simd", cost=_on_gpus)
-def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -> None:
+@family.variant("simd", made_for=DeviceKind.SIMD)
+def simd(b: Builder, problem: ReductionProblem, operands: ReductionOperands) -> None:
     """One simdgroup per block of a row, or one threadgroup per block of columns."""
     size, vectors = problem.run.size, _in_vectors(problem, operands.array)
     loads, run = ("vectors", VECTOR // problem.dtype.itemsize) if vectors else ("simd", 1)
     if problem.kind is ReductionKind.ROWS:
         block = size if size <= WHOLE_ROW else max(ROW_BLOCK, _even(size, MOST_BLOCKS))
         work = ReductionBlocks(problem, block)
-        _launch(gpu, work, operands, "simd", f"rows_{loads}", work.tasks * SIMD_WIDTH)
+        _launch(b, work, operands, "simd", f"rows_{loads}", work.tasks * SIMD_WIDTH)
     elif problem.kind is ReductionKind.COLUMNS:
         block = min(max(_even(size, LEAST_BLOCKS), LEAST_ROWS), MOST_ROWS)
         tile = run * SIMD_WIDTH
@@ -323,10 +359,10 @@ def simd(gpu: Context, problem: ReductionProblem, operands: ReductionOperands) -
             loads, tile = "ragged", (SIMD_WIDTH - 1) * VECTOR // problem.dtype.itemsize
         work = ReductionBlocks(problem, block, tile=tile, run=run)
         group = COLUMN_ROWS * SIMD_WIDTH
-        _launch(gpu, work, operands, "simd", f"columns_{loads}", work.tasks * group)
+        _launch(b, work, operands, "simd", f"columns_{loads}", work.tasks * group)
     else:
         work = ReductionBlocks(problem, COLUMN_BLOCK)
-        _launch(gpu, work, operands, "simd", "strided_simd", work.tasks)
+        _launch(b, work, operands, "simd", "strided_simd", work.tasks)
 
 
 def _even(size: int, parts: int) -> int:
@@ -357,7 +393,7 @@ def _in_ragged_vectors(problem: ReductionProblem, array: Array) -> bool:
 
 
 def _launch(
-    gpu: Context,
+    b: Builder,
     work: ReductionBlocks,
     operands: ReductionOperands,
     variant: str,
@@ -366,23 +402,21 @@ def _launch(
 ) -> None:
     """Compute the states of blocks and merge them; with one block per result, the result itself."""
     problem = work.problem
-    record = work.packed(operands.array.layout.offset, operands.parameter)
+    record = work.record(operands.array.layout.offset, operands.parameter)
     values, results = whole_buffer(operands.array), whole_buffer(operands.result)
 
     def dispatch(kernel: str, threads: int, *arguments: Buffer | bytes) -> None:
         name = kernel_name(problem.function, kernel, problem.dtype)
-        pipeline = gpu.shaders.pipeline("reduction", name, safe_math=True)
+        pipeline = b.pipeline("reduction", name, safe_math=True)
         grid = min(threads, GRID_ROW), -(-threads // GRID_ROW), 1
         group = min(threads, GROUP), 1, 1
-        gpu.queue.dispatch(
-            pipeline, arguments, grid, group, kernel=problem.function, variant=variant
-        )
+        b.launch(pipeline, arguments, grid, group)
 
     if work.parts == 1:  # the unused argument for states must be bound
-        dispatch(kernel, threads, values, results, results, record, work.packed_axes())
+        dispatch(kernel, threads, values, results, results, record, work.axis_records())
         return
-    states = gpu.buffer(work.parts * problem.outputs * STATE_BYTES, "reduction")
-    dispatch(kernel, threads, values, states, results, record, work.packed_axes())
+    states = b.scratch(work.parts * problem.outputs * STATE_BYTES, "reduction")
+    dispatch(kernel, threads, values, states, results, record, work.axis_records())
     if variant == "simd":
         width = SIMD_WIDTH if problem.outputs >= SIMD_WIDTH else 1
         dispatch("merge_simd", -(-problem.outputs // width) * GROUP, states, results, record)

@@ -1,18 +1,8 @@
 // Rotary position embedding: pairs of features are rotated by angles proportional to the position.
 #pragma once
 #include "chunks.h"
+#include "records/rope.h"
 #include "rotation.h"
-
-constant bool INTERLEAVED [[function_constant(0)]];
-constant bool HAS_FACTORS [[function_constant(1)]];
-
-struct Rope {
-  long start, strides[3];             // of x in elements: rows are (outer, repeat, inner)
-  long position, position_strides[3];
-  uint sizes[3];
-  uint pairs;
-  uint features;
-};
 
 // 2^64 times the fraction of a turn that one position adds to a pair.
 inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
@@ -20,19 +10,19 @@ inline ulong speed_of(float2 turns, device const float* factors, uint pair) {
 }
 
 // Features of a pair.
-inline uint2 pair_places(constant Rope& r, uint pair) {
+inline uint2 pair_places(constant RopeRecord& r, uint pair) {
   return INTERLEAVED ? uint2(2 * pair, 2 * pair + 1) : uint2(pair, pair + r.pairs);
 }
 
-inline long row_in(constant Rope& r, uint3 at) {
+inline long row_in(constant RopeRecord& r, uint3 at) {
   return r.start + at.z * r.strides[0] + at.y * r.strides[1] + at.x * r.strides[2];
 }
 
-inline long row_out(constant Rope& r, uint3 at) {
+inline long row_out(constant RopeRecord& r, uint3 at) {
   return ((long(at.z) * r.sizes[1] + at.y) * r.sizes[2] + at.x) * r.features;
 }
 
-inline long position_at(constant Rope& r, uint3 at) {
+inline long position_at(constant RopeRecord& r, uint3 at) {
   return r.position + at.z * r.position_strides[0] + at.y * r.position_strides[1] +
          at.x * r.position_strides[2];
 }
@@ -43,7 +33,7 @@ template <typename T, typename P>
 kernel void rope_pairs(device const T* x [[buffer(0)]], device const P* positions [[buffer(1)]],
                        device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
                        device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
-                       constant Rope& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
+                       constant RopeRecord& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
   const uint n = at.x;
   const uint3 row = uint3(at.y, at.z % r.sizes[1], at.z / r.sizes[1]);
   device const T* from = x + row_in(r, row);
@@ -66,7 +56,7 @@ template <typename T, typename P, uint HEADS>
 kernel void rope_chunks(device const uint4* x [[buffer(0)]], device const P* positions [[buffer(1)]],
                         device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
                         device const float2* speeds [[buffer(3)]], device uint4* out [[buffer(4)]],
-                        constant Rope& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
+                        constant RopeRecord& r [[buffer(5)]], uint3 at [[thread_position_in_grid]]) {
   constexpr uint N = 16 / sizeof(T);
   // Strides and sizes in chunks. After the pairs, chunks are copied.
   const uint parts = r.pairs / N, columns = r.features / N, repeats = r.sizes[1];
@@ -147,7 +137,7 @@ template <typename T, typename P>
 kernel void rope_serial(device const T* x [[buffer(0)]], device const P* positions [[buffer(1)]],
                         device const float* factors [[buffer(2), function_constant(HAS_FACTORS)]],
                         device const float2* speeds [[buffer(3)]], device T* out [[buffer(4)]],
-                        constant Rope& r [[buffer(5)]], uint2 at [[thread_position_in_grid]]) {
+                        constant RopeRecord& r [[buffer(5)]], uint2 at [[thread_position_in_grid]]) {
   float cosines[SERIAL_ROWS * SERIAL_PAIRS], sines[SERIAL_ROWS * SERIAL_PAIRS];
   ulong own[SERIAL_PAIRS];
   const uint pairs = r.pairs, features = r.features, repeats = r.sizes[1];

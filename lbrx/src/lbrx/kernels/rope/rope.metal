@@ -4,13 +4,13 @@
   template [[host_name("rope_" #variant "_" name)]] kernel void                              \
   rope_##variant<type, position_type>(device const type*, device const position_type*,       \
                                       device const float*, device const float2*,             \
-                                      device type*, constant Rope&, grid);
+                                      device type*, constant RopeRecord&, grid);
 
 #define CHUNKS(name, type, position_type, heads)                                             \
   template [[host_name("rope_chunks" #heads "_" name)]] kernel void                          \
   rope_chunks<type, position_type, heads>(device const uint4*, device const position_type*,  \
                                           device const float*, device const float2*,         \
-                                          device uint4*, constant Rope&, uint3);
+                                          device uint4*, constant RopeRecord&, uint3);
 
 #define INSTANTIATE(name, type)                                \
   ROPE(pairs, name "_int32", type, int, uint3)                 \

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.kernels import elementwise
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class, whole_buffer
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import LONG, UINT, Bool, Constants, Long, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class, whole_buffer
+from lbrx.kernels.launching import CHUNK_BYTES, SMALL_GROUP
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo, Pipeline
+from lbrx.metal import Buffer
+from lbrx.metal.library import PipelineRequest
 from lbrx.ops import Attributes, Spec
-from lbrx.shape import Layout
-from lbrx.storage import Array
 
 ROW_AXES = 3  # (outer, repeat, inner), as in `rope.h`
-GROUP = 64  # threads along pairs of features
 SERIAL_ROWS = 8  # rows of each head per serial thread
-CHUNK_BYTES = 16  # of the vectors that a GPU's thread rotates
 CHUNK_THREADS = 128
 SHARING = 4  # repeats whose features a thread rotates by the same angles
-INLINE_BYTES = 4096  # bytes: the most that Metal takes as an inline argument
+
+
+class RopeConstants(Constants, header="rope"):
+    INTERLEAVED: Bool  # features of a pair are neighbours
+    HAS_FACTORS: Bool
+
+
+class RopeRecord(Record, header="rope"):
+    """Rows are (outer, repeat, inner)."""
+
+    start: Long  # of x in elements
+    strides: Annotated[Sequence[int], LONG[3]]
+    position: Long
+    position_strides: Annotated[Sequence[int], LONG[3]]
+    sizes: Annotated[Sequence[int], UINT[3]]
+    pairs: UInt
+    features: UInt
 
 
 @dataclass(frozen=True)
@@ -62,28 +81,25 @@ class RopeOperands:
     speeds: bytes
     out: Array
 
-    def arguments(self, gpu: Context, problem: RopeProblem) -> list[Buffer | bytes | None]:
+    def arguments(self, b: Builder, problem: RopeProblem) -> list[Buffer | bytes | None]:
         """In the order of the kernels' parameters."""
         factors = None if self.factors is None else buffer_of(self.factors)
         arrays = whole_buffer(self.x), whole_buffer(self.positions)
-        speeds = inline(gpu, self.speeds)
-        made = record(self.x, self.positions, problem.pairs)
-        return [*arrays, factors, speeds, whole_buffer(self.out), made]
+        fields = record(self.x, self.positions, problem.pairs)
+        return [*arrays, factors, self.speeds, whole_buffer(self.out), fields]
 
 
-def inline(gpu: Context, speeds: bytes) -> Buffer | bytes:
-    """An argument for many bytes."""
-    many = len(speeds) > INLINE_BYTES
-    return gpu.upload(np.frombuffer(speeds, np.uint8)) if many else speeds
-
-
-def record(x: Array, positions: Array, pairs: int) -> bytes:
-    """The `Rope` record of rope.h, of rows and positions as `by_position` gives them."""
+def record(x: Array, positions: Array, pairs: int) -> RopeRecord:
+    """Of rows and positions as `by_position` gives them."""
     rows, places = x.layout, positions.layout
-    return struct.pack(
-        "8q5I4x",
-        *(rows.offset, *rows.strides[:-1], places.offset, *places.strides),
-        *(*places.shape, pairs, rows.shape[-1]),
+    return RopeRecord(
+        start=rows.offset,
+        strides=rows.strides[:-1],
+        position=places.offset,
+        position_strides=places.strides,
+        sizes=places.shape,
+        pairs=pairs,
+        features=rows.shape[-1],
     )
 
 
@@ -93,38 +109,38 @@ family: KernelFamily[RopeProblem] = KernelFamily("rope")
 @computes("rope")
 def run(call: Call) -> tuple[Array, ...]:
     """Compute `rope`: rotate pairs of features by their positions."""
-    gpu, given = call.gpu, call.attributes
+    b, attributes = call.builder, call.attributes
     x, positions, factors = [*call.inputs, None][:3]
     assert x is not None
     assert positions is not None
     (spec,) = call.outputs
-    x = elementwise.cast(gpu, placed(gpu, x), spec.dtype)
+    x = layouts.cast(b, b.placed(x), spec.dtype)
     features = spec.shape[-1]
-    pairs = rotated_pairs(given, features)
+    pairs = rotated_pairs(attributes, features)
     if pairs == 0:
         return (x,)
-    out = empty(gpu, spec)
+    out = b.result(spec)
     if out.layout.size == 0:
         return (out,)
-    x, positions = by_position(gpu, x, counted(gpu, positions))
+    x, positions = by_position(b, x, counted(b, positions))
     problem = RopeProblem(
         *(spec.dtype, positions.dtype, positions.layout.shape, pairs, features),
-        interleaved=bool(given["interleaved"]),
+        interleaved=bool(attributes["interleaved"]),
         has_factors=factors is not None,
         shared=positions.layout.strides[1] == 0 or positions.layout.shape[1] == 1,
         aligned=is_aligned(x, pairs),
     )
-    speeds = speeds_of(pairs, float(given["base"]), float(given["scale"]))
-    operands = RopeOperands(x, positions, plain_factors(gpu, factors), speeds, out)
-    family.run(gpu, problem, operands)
+    speeds = speeds_of(pairs, float(attributes["base"]), float(attributes["scale"]))
+    operands = RopeOperands(x, positions, plain_factors(b, factors), speeds, out)
+    family.run(b, problem, operands)
     return (out,)
 
 
-def plain_factors(gpu: Context, factors: Array | None) -> Array | None:
+def plain_factors(b: Builder, factors: Array | None) -> Array | None:
     """Factors as the kernels read them."""
     if factors is None:
         return None
-    return elementwise.contiguous(gpu, elementwise.cast(gpu, placed(gpu, factors), dt.float32))
+    return layouts.contiguous(b, layouts.cast(b, b.placed(factors), dt.float32))
 
 
 def rotated_pairs(attributes: Attributes, features: int) -> int:
@@ -133,13 +149,13 @@ def rotated_pairs(attributes: Attributes, features: int) -> int:
     return int(features if dims is None else dims) // 2
 
 
-def counted(gpu: Context, positions: Array) -> Array:
+def counted(b: Builder, positions: Array) -> Array:
     """Positions as int32 or int64."""
-    positions = placed(gpu, positions)
+    positions = b.placed(positions)
     if positions.dtype in (dt.int32, dt.int64):
         return positions
     wide = positions.dtype in (dt.uint32, dt.uint64)
-    return elementwise.cast(gpu, positions, dt.int64 if wide else dt.int32)
+    return layouts.cast(b, positions, dt.int64 if wide else dt.int32)
 
 
 @lru_cache(maxsize=64)
@@ -151,22 +167,22 @@ def speeds_of(pairs: int, base: float, scale: float) -> bytes:
     return np.stack([high, (turns - high).astype(np.float32)], -1).tobytes()
 
 
-def by_position(gpu: Context, x: Array, positions: Array) -> tuple[Array, Array]:
+def by_position(b: Builder, x: Array, positions: Array) -> tuple[Array, Array]:
     """x as (outer, repeat, inner, features), and its positions as (outer, repeat, inner)."""
     *rows, features = x.layout.shape
     rows = [1] * (ROW_AXES - len(rows)) + rows
     outer = math.prod(rows[: 1 - ROW_AXES])
     shape = (outer, *rows[1 - ROW_AXES :])
     full = sh.expand(positions.layout, x.layout.shape[:-1])
-    turned = _view(gpu, x, (*shape, features), unit=True)
-    return turned, _view(gpu, replace(positions, layout=full), shape)
+    turned = _view(b, x, (*shape, features), unit=True)
+    return turned, _view(b, replace(positions, layout=full), shape)
 
 
-def _view(gpu: Context, array: Array, shape: Sequence[int], *, unit: bool = False) -> Array:
+def _view(b: Builder, array: Array, shape: Sequence[int], *, unit: bool = False) -> Array:
     """The array in another shape with contiguous features; a copy if strides do not allow it."""
     layout = sh.reshape(array.layout, shape)
     if layout is None or (unit and not _is_unit(layout)):
-        array = elementwise.contiguous(gpu, array)
+        array = layouts.contiguous(b, array)
         layout = sh.reshape(array.layout, shape)
         assert layout is not None
     return replace(array, layout=layout)
@@ -184,33 +200,32 @@ def is_aligned(x: Array, pairs: int, vector: int = CHUNK_BYTES) -> bool:
     return offset % vector == 0 and all(n * width % vector == 0 for n in counts)
 
 
-def _pipeline(gpu: Context, problem: RopeProblem, variant: str) -> Pipeline:
+def _pipeline(b: Builder, problem: RopeProblem, variant: str) -> PipelineRequest:
     name = kernel_name("rope", variant, problem.dtype, problem.position_dtype)
-    constants = {0: problem.interleaved, 1: problem.has_factors}
-    return gpu.shaders.pipeline("rope", name, constants, safe_math=True)
+    constants = RopeConstants(INTERLEAVED=problem.interleaved, HAS_FACTORS=problem.has_factors)
+    return b.pipeline("rope", name, constants, safe_math=True)
 
 
 @family.variant("pairs")
-def pairs(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
+def pairs(b: Builder, problem: RopeProblem, operands: RopeOperands) -> None:
     """One thread per pair of features."""
     outer, repeat, inner = problem.rows
     grid = (problem.features - problem.pairs, inner, repeat * outer)
-    gpu.queue.dispatch(
-        _pipeline(gpu, problem, "pairs"),
-        operands.arguments(gpu, problem),
+    b.launch(
+        _pipeline(b, problem, "pairs"),
+        operands.arguments(b, problem),
         grid,
-        (min(grid[0], GROUP), 1, 1),
-        kernel="rope",
-        variant="pairs",
+        (min(grid[0], SMALL_GROUP), 1, 1),
     )
 
 
 @family.variant(
     "chunks",
     can=lambda info, problem: problem.aligned,
-    cost=lambda info, problem: 0.5 if info.simd_hardware else 5.0,
+    cost=lambda info, problem: 0.5,
+    made_for=DeviceKind.SIMD,
 )
-def chunks(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
+def chunks(b: Builder, problem: RopeProblem, operands: RopeOperands) -> None:
     """Two vectors of features per thread and repeat."""
     outer, repeat, inner = problem.rows
     length = CHUNK_BYTES // problem.dtype.itemsize
@@ -219,31 +234,23 @@ def chunks(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
     across = min(1 << (columns - 1).bit_length(), CHUNK_THREADS)
     down = CHUNK_THREADS // across
     grid = (-(-columns // across) * across, -(-inner // down) * down, -(-repeat // heads) * outer)
-    gpu.queue.dispatch(
-        _pipeline(gpu, problem, f"chunks{heads}"),
-        operands.arguments(gpu, problem),
+    b.launch(
+        _pipeline(b, problem, f"chunks{heads}"),
+        operands.arguments(b, problem),
         grid,
         (across, down, 1),
-        kernel="rope",
-        variant="chunks",
     )
 
 
-def _serial_cost(info: DeviceInfo, problem: RopeProblem) -> float:
-    return 10.0 if info.simd_hardware else 0.1
-
-
-@family.variant("serial", cost=_serial_cost)
-def serial(gpu: Context, problem: RopeProblem, operands: RopeOperands) -> None:
+@family.variant("serial", cost=lambda info, problem: 0.1, made_for=DeviceKind.WIDE)
+def serial(b: Builder, problem: RopeProblem, operands: RopeOperands) -> None:
     """One thread per group of tokens, for all heads: cosines are computed once."""
     outer, _, inner = problem.rows
-    gpu.queue.dispatch(
-        _pipeline(gpu, problem, "serial"),
-        operands.arguments(gpu, problem),
+    b.launch(
+        _pipeline(b, problem, "serial"),
+        operands.arguments(b, problem),
         (-(-inner // SERIAL_ROWS), outer, 1),
         (1, 1, 1),
-        kernel="rope",
-        variant="serial",
     )
 
 

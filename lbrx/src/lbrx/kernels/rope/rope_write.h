@@ -3,15 +3,10 @@
 // hold a pair's features.
 #pragma once
 #include "early.h"
+#include "records/rope_write.h"
 #include "rope.h"
 
 constant constexpr uint VECTOR = 8;  // bytes: a thread has few of them, since rows are few
-
-struct RowPart {
-  Rope rope;      // no pairs: rows that are not rotated
-  uint capacity;  // rows of a cache, for each (outer, repeat); 0 for a result
-  uint threads;
-};
 
 template <typename T, uint N>
 inline void turn_vectors(thread Chunk<T, N>& first, thread Chunk<T, N>& second,
@@ -38,11 +33,11 @@ kernel void rope_write(device const uint2* x0 [[buffer(0)]], device const uint2*
                        device const P* positions [[buffer(6)]],
                        device const float* factors [[buffer(7), function_constant(HAS_FACTORS)]],
                        device const float2* speeds [[buffer(8)]],
-                       constant RowPart* parts [[buffer(9)]],
+                       constant RowPartRecord* parts [[buffer(9)]],
                        uint2 place [[thread_position_in_grid]]) {
   constexpr uint N = VECTOR / sizeof(T);
   const uint own = place.x, which = place.y;
-  constant Rope& r = parts[which].rope;
+  constant RopeRecord& r = parts[which].rope;
   const uint columns = (r.features - r.pairs) / N, turned = r.pairs / N;
   const uint column = own % columns, row = own / columns;
   const uint3 at = {row % r.sizes[2], row / r.sizes[2] % r.sizes[1],

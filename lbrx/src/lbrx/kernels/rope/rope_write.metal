@@ -4,7 +4,7 @@
   template [[host_name("rope_write_" name)]] kernel void rope_write<type, position_type>(    \
       device const uint2*, device const uint2*, device const uint2*, device uint2*,          \
       device uint2*, device uint2*, device const position_type*, device const float*,        \
-      device const float2*, constant RowPart*, uint2);
+      device const float2*, constant RowPartRecord*, uint2);
 
 #define INSTANTIATE(name, type)              \
   ROPE_WRITE(name "_int32", type, int)       \

@@ -7,17 +7,21 @@ tokens the time of separate kernels is that of their launches.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.kernels import movement, overwrite, rope
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, whole_buffer
-from lbrx.metal import Context, DeviceInfo
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels.arrays import buffer_of, kernel_name, whole_buffer
+from lbrx.kernels.movement import movement
+from lbrx.kernels.overwrite import overwrite
+from lbrx.kernels.rope import rope
+from lbrx.metal import DeviceInfo
 from lbrx.ops import Attributes, Spec
-from lbrx.storage import Array
 
 PARTS = 3  # of a launch, as in rope_write.h
 MOST_ELEMENTS = 1 << 19  # of all parts: larger ones keep a GPU busy by themselves
@@ -25,6 +29,12 @@ THREADS = 128
 VECTOR = 8  # bytes, as in rope_write.h
 TYPES = (dt.float32, dt.float16, dt.bfloat16)
 NO_SPEEDS = bytes(8)
+
+
+class RowPartRecord(Record, header="rope_write"):
+    rope: rope.RopeRecord  # no pairs: rows that are not rotated
+    capacity: UInt  # rows of a cache, for each (outer, repeat); 0 for a result
+    threads: UInt
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ def takes(dtype: Dtype, features: int, pairs: int, positions: Dtype) -> bool:
 
 def is_worthwhile(info: DeviceInfo, elements: int) -> bool:
     """Whether one launch is better than several: a CPU's kernels of many heads share cosines."""
-    return info.simd_hardware and elements <= MOST_ELEMENTS
+    return DeviceKind.SIMD.suits(info) and elements <= MOST_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -73,52 +83,52 @@ class _Rows:
         features, size = self.x.layout.shape[-1], self.x.dtype.itemsize
         return math.prod(self.places.layout.shape) * (features - self.pairs) * size // VECTOR
 
-    def record(self) -> bytes:
-        """The `RowPart` record of rope_write.h."""
+    def record(self) -> RowPartRecord:
+        """The part as the kernel reads it."""
         rotated = rope.record(self.x, self.places, self.pairs)
-        return rotated + struct.pack("2I", self.capacity, self.threads)
+        return RowPartRecord(rope=rotated, capacity=self.capacity, threads=self.threads)
 
 
 def compute(
-    gpu: Context, parts: Sequence[RowPart], positions: Array, rotation: RowRotation | None
+    b: Builder, parts: Sequence[RowPart], positions: Array, rotation: RowRotation | None
 ) -> tuple[Array, ...]:
     """Rotate and write the rows of all parts; the results, one for each part."""
-    positions = placed(gpu, positions)
-    rows = [_rows(gpu, part, positions) for part in parts]
-    _dispatch(gpu, rows, positions, rotation)
+    positions = b.placed(positions)
+    rows = [_rows(b, part, positions) for part in parts]
+    _dispatch(b, rows, positions, rotation)
     return tuple(each.result for each in rows)
 
 
-def _rows(gpu: Context, part: RowPart, positions: Array) -> _Rows:
-    given = placed(gpu, part.x)
-    x, places = rope.by_position(gpu, given, positions)
+def _rows(b: Builder, part: RowPart, positions: Array) -> _Rows:
+    rows = b.placed(part.x)
+    x, places = rope.by_position(b, rows, positions)
     if not rope.is_aligned(x, part.pairs, VECTOR):
-        aligned = empty(gpu, Spec(given.layout.shape, given.dtype))
-        movement.copy(gpu, given, aligned)
-        x, places = rope.by_position(gpu, aligned, positions)
+        aligned = b.result(Spec(rows.layout.shape, rows.dtype))
+        movement.copy(b, rows, aligned)
+        x, places = rope.by_position(b, aligned, positions)
     if part.cache is None:
-        return _Rows(x, places, part.pairs, 0, empty(gpu, part.spec))
-    result = overwrite.target(gpu, part.cache, part.spec)
+        return _Rows(x, places, part.pairs, 0, b.result(part.spec))
+    result = overwrite.target(b, part.cache, part.spec)
     return _Rows(x, places, part.pairs, part.spec.shape[-2], result)
 
 
 def _dispatch(
-    gpu: Context, rows: Sequence[_Rows], positions: Array, rotation: RowRotation | None
+    b: Builder, rows: Sequence[_Rows], positions: Array, rotation: RowRotation | None
 ) -> None:
     factors, speeds, interleaved = None, NO_SPEEDS, False
     if rotation is not None:
-        given = rotation.attributes
-        factors = rope.plain_factors(gpu, rotation.factors)
+        attributes = rotation.attributes
+        factors = rope.plain_factors(b, rotation.factors)
         pairs = max(each.pairs for each in rows)
-        speeds = rope.speeds_of(pairs, float(given["base"]), float(given["scale"]))
-        interleaved = bool(given["interleaved"])
+        speeds = rope.speeds_of(pairs, float(attributes["base"]), float(attributes["scale"]))
+        interleaved = bool(attributes["interleaved"])
     filled = [*rows, *[rows[-1]] * (PARTS - len(rows))]  # as many as the kernel has arguments for
     threads = max(each.threads for each in rows)
-    gpu.queue.dispatch(
-        gpu.shaders.pipeline(
+    b.named(rope.family.name, "write", lambda: "takes rows with their writes").launch(
+        b.pipeline(
             "rope_write",
             kernel_name("rope", "write", rows[0].x.dtype, positions.dtype),
-            {0: interleaved, 1: factors is not None},
+            rope.RopeConstants(INTERLEAVED=interleaved, HAS_FACTORS=factors is not None),
             safe_math=True,
         ),
         [
@@ -126,11 +136,9 @@ def _dispatch(
             *(whole_buffer(each.result) for each in filled),
             whole_buffer(positions),
             None if factors is None else buffer_of(factors),
-            rope.inline(gpu, speeds),
+            speeds,
             b"".join(each.record() for each in rows),
         ],
         (-(-threads // THREADS) * THREADS, len(rows), 1),
         (THREADS, 1, 1),
-        kernel="rope",
-        variant="write",
     )

@@ -18,15 +18,8 @@
 //   task.joined(team, parts, rows)      the summary of a row, merged from those of its parts
 //   task.finish(team, place, row, all)  writes a part's results
 #pragma once
+#include "records/rows.h"
 #include "vector_elements.h"
-
-// Rows of one length; rows that are too long for a team are split into parts.
-struct Rows {
-  uint length;
-  uint part;     // elements of all parts but the last
-  uint parts;    // of a row
-  ulong stride;  // from row to row of the input, in elements
-};
 
 // The position of a part of a row, whose memory is runs of `size` elements. The output is contiguous,
 // and its rows begin at the same places within runs as those of the input.
@@ -37,7 +30,7 @@ struct Place {
   ulong in;    // run
   ulong out;   // run
 
-  Place(constant Rows& rows, uint row, uint part = 0, uint size = 1) {
+  Place(constant RowsRecord& rows, uint row, uint part = 0, uint size = 1) {
     const ulong start = row * rows.stride + part * rows.part;
     first = part * rows.part;
     count = min(rows.part, rows.length - first);
@@ -294,7 +287,7 @@ using TeamOf = Together<Run<T, V>::SIZE, RAGGED>;
 
 template <typename Team, typename Task, typename Summary>
 inline void summarise(
-    Team team, Task task, constant Rows& rows, uint2 at, device Summary* summaries) {
+    Team team, Task task, constant RowsRecord& rows, uint2 at, device Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
   const Summary own = task.summary(team, place.count, team.loaded(place.count, task.row(place)));
@@ -304,7 +297,7 @@ inline void summarise(
 // Each part merges the summaries of its row.
 template <typename Team, typename Task, typename Summary>
 inline void finish(
-    Team team, Task task, constant Rows& rows, uint2 at, device const Summary* summaries) {
+    Team team, Task task, constant RowsRecord& rows, uint2 at, device const Summary* summaries) {
   const Place place(rows, at.y, at.x, Task::SIZE);
   team.move_to(place);
   const auto elements = team.loaded(place.count, task.row(place));

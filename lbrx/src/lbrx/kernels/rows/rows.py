@@ -7,28 +7,30 @@ row and finishes its parts.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Constants, Record, UInt, ULong
+from lbrx.device_info import DeviceKind
 from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
-from lbrx.kernels.elementwise import collapsed, contiguous
+from lbrx.kernels.launching import SIMD_WIDTH
+from lbrx.kernels.layouts import collapsed, contiguous
 from lbrx.kernels.registry import KernelFamily, policy
-from lbrx.metal import Buffer, Context, DeviceInfo
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.metal.commands import Size
-from lbrx.shape import Layout
-from lbrx.storage import Array
 
 LONGEST = 2**31 - 1  # elements of a row: they are counted in 32 bits
-SIMD_WIDTH = 32
 KEPT = 32  # elements that a thread keeps in registers, as in rows.h
 VECTOR = 16  # bytes that a thread loads at once
 RAGGED_FROM = 64  # elements of a row that is worth loading as vectors if it begins within one
 GROUP_ROWS = 8  # simdgroups in a threadgroup, each with its own row
 FEW_ROWS = 32
-THREADS = 512  # in the largest team; the registers for KEPT elements limit it
+THREADS = 512  # in the largest team, as its kernels declare: registers for KEPT elements limit it
 SERIAL_PART = 1 << 15
 SERIAL_SPLIT = 1 << 16  # from this length a row is split over several cores
 SERIAL_PARTS = 1 << 10  # at most, since every part reads all summaries
@@ -62,20 +64,29 @@ class RowLoads(StrEnum):
     """Vectors: rows begin anywhere within one, but input and output alike."""
 
 
+class RowsRecord(Record, header="rows"):
+    """Rows of one length; rows that are too long for a team are split into parts."""
+
+    length: UInt
+    part: UInt  # elements of all parts but the last
+    parts: UInt  # of a row
+    stride: ULong  # from row to row of the input, in elements
+
+
 @dataclass(frozen=True)
 class RowTask:
-    """A computation on rows: the shader stem, and the arguments before the `Rows` record."""
+    """A computation on rows: the shader stem, and the arguments before the `RowsRecord`."""
 
     stem: str
     op: str
-    constants: Mapping[int, bool]
+    constants: Constants
     arguments: Sequence[Buffer | bytes | None]
     stride: int
     """The distance between rows of the input, in elements."""
     loads: RowLoads
 
 
-def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
+def by_rows(b: Builder, *arrays: Array) -> tuple[list[Array], int]:
     """The arrays with a contiguous last axis and a common row stride, copied if necessary, and that
     stride in elements.
 
@@ -90,7 +101,7 @@ def by_rows(gpu: Context, *arrays: Array) -> tuple[list[Array], int]:
         vectors = loads(stride, *arrays) is RowLoads.VECTORS
         if vectors or not (whole and policy().deterministic):
             return list(arrays), stride
-    return [contiguous(gpu, array) for array in arrays], length
+    return [contiguous(b, array) for array in arrays], length
 
 
 def loads(stride: int, *arrays: Array) -> RowLoads:
@@ -116,36 +127,46 @@ def _row_stride(layout: Layout) -> int | None:
 # ---- variants ----
 
 Threads = tuple[Size, Size]  # of the grid and of a threadgroup
+RowLaunch = Callable[[Builder, RowProblem, RowTask], None]
+RowCost = Callable[[DeviceInfo, RowProblem], float]
 
 
 def add_variants(family: KernelFamily[RowProblem]) -> None:
     """Register the variants: single threads for CPUs, simdgroups and threadgroups for GPUs."""
     largest = THREADS * KEPT  # length of a row of one team
 
-    def alone(info: DeviceInfo, problem: RowProblem) -> float:
-        return 4.0 if info.simd_hardware else 2.0
+    def add(
+        made_for: DeviceKind, name: str, longest: int, launch: RowLaunch, cost: RowCost
+    ) -> None:
+        def can(info: DeviceInfo, problem: RowProblem) -> bool:
+            return problem.inner == 1 and problem.length <= longest
 
-    def alone_in_parts(info: DeviceInfo, problem: RowProblem) -> float:
-        return 1.0 if not info.simd_hardware and problem.length >= SERIAL_SPLIT else 5.0
+        family.variant(name, can=can, cost=cost, made_for=made_for)(launch)
 
-    _add(family, "serial", LONGEST, alone, _at_once("serial", _thread))
-    _add(family, "serial_parts", LONGEST, alone_in_parts, _in_parts("serial", _serial_parts))
-    _add(family, "simdgroup", SIMD_WIDTH * KEPT, _together(1), _at_once("simdgroup", _simdgroup))
-    _add(family, "threadgroup", largest, _together(2), _at_once("threadgroup", _threadgroup))
+    def in_parts(info: DeviceInfo, problem: RowProblem) -> float:
+        return 1.0 if problem.length >= SERIAL_SPLIT else 5.0
+
+    wide, simd = DeviceKind.WIDE, DeviceKind.SIMD
+    add(wide, "serial", LONGEST, _at_once("serial", _thread), _always(2))
+    add(wide, "serial_parts", LONGEST, _in_parts("serial", _serial_parts), in_parts)
+    add(simd, "simdgroup", SIMD_WIDTH * KEPT, _at_once("simdgroup", _simdgroup), _always(1))
+    add(simd, "threadgroup", largest, _at_once("threadgroup", _threadgroup), _always(2))
     parts = _in_parts("threadgroup", _threadgroup_parts)
-    _add(family, "threadgroup_parts", LONGEST, _together(3), parts)
+    add(simd, "threadgroup_parts", LONGEST, parts, _always(3))
 
 
 def add_streamed(family: KernelFamily[RowProblem]) -> None:
     """Register a variant for large results on CPUs: one thread per row, which writes them past the
     caches. It does not pay off where arithmetic is the limit."""
     launch = _at_once("streamed", _thread)
-    family.variant("streamed", can=_can_stream, cost=_stream_cost)(launch)
+    family.variant(
+        "streamed", can=_can_stream, cost=_stream_cost, made_for=DeviceKind.WIDE, only=True
+    )(launch)
 
 
 def _can_stream(info: DeviceInfo, problem: RowProblem) -> bool:
     fits = problem.length * problem.dtype.itemsize <= OWN_BYTES
-    return fits and problem.inner == 1 and not info.simd_hardware
+    return fits and problem.inner == 1
 
 
 def _stream_cost(info: DeviceInfo, problem: RowProblem) -> float:
@@ -153,30 +174,17 @@ def _stream_cost(info: DeviceInfo, problem: RowProblem) -> float:
     return 0.5 if info.streams(size) else 4.0
 
 
-def _together(cost: float) -> Callable[[DeviceInfo, RowProblem], float]:
-    return lambda info, problem: cost if info.simd_hardware else 5.0 + cost
-
-
-RowLaunch = Callable[[Context, RowProblem, RowTask], None]
-RowCost = Callable[[DeviceInfo, RowProblem], float]
-
-
-def _add(
-    family: KernelFamily[RowProblem], name: str, longest: int, cost: RowCost, launch: RowLaunch
-) -> None:
-    def can(info: DeviceInfo, problem: RowProblem) -> bool:
-        return problem.inner == 1 and problem.length <= longest
-
-    family.variant(name, can=can, cost=cost)(launch)
+def _always(cost: float) -> RowCost:
+    return lambda info, problem: cost
 
 
 def _at_once(team: str, threads: Callable[[RowProblem, RowTask], Threads]) -> RowLaunch:
     """A launch of one kernel; `threads` gives the grid."""
 
-    def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+    def launch(b: Builder, problem: RowProblem, task: RowTask) -> None:
         """One kernel, with a team of threads for each row."""
         record = _record(problem, task, problem.length)
-        _dispatch(gpu, problem, task, team, [record], threads(problem, task), team)
+        _dispatch(b, problem, task, team, [record], threads(problem, task), team)
 
     return launch
 
@@ -184,21 +192,21 @@ def _at_once(team: str, threads: Callable[[RowProblem, RowTask], Threads]) -> Ro
 def _in_parts(team: str, divide: Callable[[RowProblem], tuple[int, int]]) -> RowLaunch:
     """A launch of two kernels; `divide` gives the part's length and threads."""
 
-    def launch(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+    def launch(b: Builder, problem: RowProblem, task: RowTask) -> None:
         """Two kernels for long rows, with a team of threads for each part of a row."""
         part, threads = divide(problem)
         count = -(-problem.length // part)
-        summaries = gpu.buffer(problem.count * count * SUMMARY_BYTES, "scratch")
+        summaries = b.scratch(problem.count * count * SUMMARY_BYTES)
         extra: list[Buffer | bytes] = [_record(problem, task, part), summaries]
         size = (count * threads, problem.count, 1), (threads, 1, 1)
         for step in ("summary", "finish"):
-            _dispatch(gpu, problem, task, f"{team}_{step}", extra, size, f"{team}_parts")
+            _dispatch(b, problem, task, f"{team}_{step}", extra, size, f"{team}_parts")
 
     return launch
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     problem: RowProblem,
     task: RowTask,
     kernel: str,
@@ -210,15 +218,14 @@ def _dispatch(
     loaded = "" if alone else task.loads
     stem = f"{task.stem}_streamed" if kernel == "streamed" else task.stem
     name = kernel_name(task.stem, "_".join(filter(None, (kernel, loaded))), problem.dtype)
-    pipeline = gpu.shaders.pipeline(stem, name, task.constants, safe_math=True)
+    pipeline = b.pipeline(stem, name, task.constants, safe_math=True)
     arguments = [*task.arguments, *extra]
-    gpu.queue.dispatch(pipeline, arguments, *threads, kernel=task.op, variant=variant)
+    b.launch(pipeline, arguments, *threads)
 
 
-def _record(problem: RowProblem, task: RowTask, part: int) -> bytes:
-    """The `Rows` record of rows.h."""
+def _record(problem: RowProblem, task: RowTask, part: int) -> RowsRecord:
     parts = -(-problem.length // part)
-    return struct.pack("3I4xQ", problem.length, part, parts, task.stride)
+    return RowsRecord(length=problem.length, part=part, parts=parts, stride=task.stride)
 
 
 def _thread(problem: RowProblem, task: RowTask) -> Threads:

@@ -2,20 +2,13 @@
 // cut into blocks: their totals, the totals before each of them, then the results within. For safe
 // maths.
 #pragma once
-#include <metal_stdlib>
+#include "records/scan.h"
 using namespace metal;
 
 constant constexpr uint SCAN_GRID_ROW = 1 << 24;  // threads along x
 constant constexpr uint SCAN_LANES = 256;
 constant constexpr uint CHUNK = 16;               // elements that are added up before the total is
 constant constexpr uint SCAN_WIDTH = 32;          // of a simdgroup
-
-struct Scan {
-  ulong tasks;
-  ulong outer, length, inner;
-  ulong block;   // elements of a run
-  ulong blocks;  // in a run
-};
 
 // A float total and what its rounding lost, as one more float: as good as twice the precision.
 struct Sum {
@@ -124,7 +117,7 @@ struct Block {
 };
 
 template <uint N>
-inline Block block_of(constant Scan& s, ulong task) {
+inline Block block_of(constant ScanRecord& s, ulong task) {
   const ulong tiles = (s.inner + N - 1) / N;
   const ulong column = task % tiles * N;
   const ulong block = task / tiles % s.blocks, run = task / tiles / s.blocks;
@@ -165,7 +158,7 @@ inline void join_all(device const T* x, uint count, thread Product& total) {
 template <typename Op, typename T>
 kernel void total_rows(device const T* in [[buffer(0)]],
                        device Total<Op, T>* totals [[buffer(1)]],
-                       constant Scan& s [[buffer(2)]],
+                       constant ScanRecord& s [[buffer(2)]],
                        uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
@@ -222,7 +215,7 @@ inline void walk(device const T* x, device Out* y, uint count, Sum total) {
 template <typename Op, typename T, typename Out>
 kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
                       device const Total<Op, T>* before [[buffer(2)]],
-                      constant Scan& s [[buffer(3)]],
+                      constant ScanRecord& s [[buffer(3)]],
                       uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<1>(s, task_of(position));
@@ -234,7 +227,7 @@ kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer
 template <typename Op, typename T, uint N>
 kernel void total_columns(device const T* in [[buffer(0)]],
                           device Total<Op, T>* totals [[buffer(1)]],
-                          constant Scan& s [[buffer(2)]],
+                          constant ScanRecord& s [[buffer(2)]],
                           uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<N>(s, task_of(position));
@@ -252,7 +245,7 @@ kernel void total_columns(device const T* in [[buffer(0)]],
 template <typename Op, typename T, typename Out, uint N>
 kernel void scan_columns(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
                          device const Total<Op, T>* before [[buffer(2)]],
-                         constant Scan& s [[buffer(3)]],
+                         constant ScanRecord& s [[buffer(3)]],
                          uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
   const Block block = block_of<N>(s, task_of(position));
@@ -273,7 +266,7 @@ kernel void scan_columns(device const T* in [[buffer(0)]], device Out* out [[buf
 
 // One thread a run: each block's total becomes that of the blocks before it.
 template <typename Total>
-kernel void scan_totals(device Total* totals [[buffer(0)]], constant Scan& s [[buffer(1)]],
+kernel void scan_totals(device Total* totals [[buffer(0)]], constant ScanRecord& s [[buffer(1)]],
                         uint2 position [[thread_position_in_grid]]) {
   const ulong run = task_of(position);
   if (run >= s.outer * s.inner) return;
@@ -323,7 +316,7 @@ template <typename T> inline T joined_lanes(T total) {
 template <typename Op, typename T>
 kernel void total_rows_simd(device const T* in [[buffer(0)]],
                             device Total<Op, T>* totals [[buffer(1)]],
-                            constant Scan& s [[buffer(2)]],
+                            constant ScanRecord& s [[buffer(2)]],
                             uint2 position [[thread_position_in_grid]],
                             uint lane [[thread_index_in_simdgroup]]) {
   const ulong task = task_of(position) / SCAN_WIDTH;
@@ -343,7 +336,7 @@ kernel void total_rows_simd(device const T* in [[buffer(0)]],
 template <typename Op, typename T, typename Out>
 kernel void scan_rows_simd(device const T* in [[buffer(0)]], device Out* out [[buffer(1)]],
                            device const Total<Op, T>* before [[buffer(2)]],
-                           constant Scan& s [[buffer(3)]],
+                           constant ScanRecord& s [[buffer(3)]],
                            uint2 position [[thread_position_in_grid]],
                            uint lane [[thread_index_in_simdgroup]]) {
   using Prefix = typename Op::template Prefix<T>;

@@ -3,8 +3,9 @@
 // memory may go on in the background there.
 //
 // A lane knows which elements of the sums it holds: of every 8 by 8 block two neighbours, in the row
-// and column that `row()` and `column()` say. Apple does not document this order; MLX relies on it
-// too, and it is the same from the M1 on.
+// and column that `row()` and `column()` say. They are the first two of the 64 that Apple's type of
+// thread_elements() has, and subscripts are all that it offers. Apple does not document the order;
+// MLX relies on it too, and it is the same from the M1 on.
 #pragma once
 #include <metal_stdlib>
 using namespace metal;
@@ -49,8 +50,13 @@ struct Sums {
   simdgroup_matrix<float, 8, 8> blocks[ROWS / 8][COLUMNS / 8];
 
   // The pair in block (i, j).
-  float2 pair(uint i, uint j) const { return blocks[i][j].thread_elements(); }
-  void set(uint i, uint j, float2 pair) { blocks[i][j].thread_elements() = pair; }
+  float2 pair(uint i, uint j) const {
+    return float2(blocks[i][j].thread_elements()[0], blocks[i][j].thread_elements()[1]);
+  }
+  void set(uint i, uint j, float2 pair) {
+    blocks[i][j].thread_elements()[0] = pair.x;
+    blocks[i][j].thread_elements()[1] = pair.y;
+  }
   // A lane's place in every block: its row, and the first of its two columns.
   static uint row(uint lane) { return (lane >> 4 & 1) * 4 + (lane >> 2 & 1) * 2 + (lane >> 1 & 1); }
   static uint column(uint lane) { return (lane >> 3 & 1) * 4 + (lane & 1) * 2; }
@@ -98,8 +104,11 @@ struct Left : Operand<T, ROWS, DEPTH> {
 #pragma unroll
     for (uint i = 0; i < ROWS / 8; i++)
 #pragma unroll
-      for (uint j = 0; j < DEPTH / 8; j++)
-        this->blocks[i][j].thread_elements() = vec<T, 2>(sums.pair(i, j));
+      for (uint j = 0; j < DEPTH / 8; j++) {
+        const vec<T, 2> pair = vec<T, 2>(sums.pair(i, j));
+        this->blocks[i][j].thread_elements()[0] = pair.x;
+        this->blocks[i][j].thread_elements()[1] = pair.y;
+      }
   }
 };
 

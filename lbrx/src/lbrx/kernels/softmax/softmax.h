@@ -1,9 +1,8 @@
 // Softmax and its logarithm. The summary of a row is its maximum and the sum of exp(x - maximum);
 // summaries of parts are merged by scaling to the larger maximum. The maximum starts at the lowest
 // finite number, so a row of -inf gives 0 / 0 = NaN, as in numpy.
+#include "records/softmax.h"
 #include "rows.h"
-
-constant bool LOGARITHM [[function_constant(0)]];
 
 struct Summary {
   float top;
@@ -71,7 +70,7 @@ struct Softmax {
   }
 
   template <typename Team>
-  Summary joined(Team team, device const Summary* parts, constant Rows& rows) const {
+  Summary joined(Team team, device const Summary* parts, constant RowsRecord& rows) const {
     const float top = team.reduce(Maximum{}, rows.parts, Top{parts});
     return {top, team.reduce(Sum{}, rows.parts, ScaledSum{parts, top})};
   }
@@ -86,7 +85,7 @@ struct Softmax {
   }
 
   template <typename Team>
-  void whole(Team team, constant Rows& rows, uint at) const {
+  void whole(Team team, constant RowsRecord& rows, uint at) const {
     const Place place(rows, at, 0, SIZE);
     const uint n = place.count;
     team.move_to(place);
@@ -112,21 +111,22 @@ struct Softmax {
 template <typename T>
 kernel void softmax_serial(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
+    constant RowsRecord& rows [[buffer(2)]], uint row [[thread_position_in_grid]]) {
   Softmax<T>{x, out}.whole(Alone{}, rows, row);
 }
 
 template <typename T, typename V, bool RAGGED>
 kernel void softmax_simdgroup(
     device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
+    constant RowsRecord& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]]) {
   Softmax<T, V>{x, out}.whole(TeamOf<T, V, RAGGED>{at.x, SIMD_WIDTH, nullptr}, rows, at.y);
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void softmax_threadgroup(
     device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
+    constant RowsRecord& rows [[buffer(2)]], uint2 at [[thread_position_in_grid]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
   Softmax<T, V>{x, out}.whole(TeamOf<T, V, RAGGED>{at.x, threads.x, shared}, rows, at.y);
@@ -137,15 +137,16 @@ kernel void softmax_threadgroup(
 template <typename T>
 kernel void softmax_serial_summary(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
+    constant RowsRecord& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
     uint2 at [[thread_position_in_grid]]) {
   summarise(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void softmax_threadgroup_summary(
     device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
+    constant RowsRecord& rows [[buffer(2)]], device Summary* parts [[buffer(3)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
@@ -155,15 +156,16 @@ kernel void softmax_threadgroup_summary(
 template <typename T>
 kernel void softmax_serial_finish(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
+    constant RowsRecord& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
     uint2 at [[thread_position_in_grid]]) {
   finish(Alone{}, Softmax<T>{x, out}, rows, at, parts);
 }
 
 template <typename T, typename V, bool RAGGED>
+[[max_total_threads_per_threadgroup(512)]]
 kernel void softmax_threadgroup_finish(
     device const V* x [[buffer(0)]], device V* out [[buffer(1)]],
-    constant Rows& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
+    constant RowsRecord& rows [[buffer(2)]], device const Summary* parts [[buffer(3)]],
     uint2 at [[threadgroup_position_in_grid]], uint2 own [[thread_position_in_threadgroup]],
     uint2 threads [[threads_per_threadgroup]]) {
   threadgroup float shared[SIMD_WIDTH];
@@ -171,13 +173,6 @@ kernel void softmax_threadgroup_finish(
 }
 
 // ---- columns: the axis is not the last ----
-
-struct Columns {
-  uint length;  // of the axis
-  uint inner;   // neighbouring columns
-  uint part;    // elements of a column in all parts but the last
-  uint parts;
-};
 
 // The elements of a thread: `lines` of `lanes` neighbouring elements, and one line of `rest`. With few
 // columns, n lanes share a column, each with every n-th element, so that vectors are full.
@@ -191,7 +186,7 @@ struct Tile {
   ulong start;
   ulong pitch;  // from line to line
 
-  Tile(constant Columns& all, uint3 at) {
+  Tile(constant ColumnsRecord& all, uint3 at) {
     const uint n = min(all.part, all.length - at.y * all.part);
     const bool few = all.inner <= WIDTH / 2;
     first = at.x * WIDTH;
@@ -293,7 +288,7 @@ struct Lanes {
 template <typename T, uint WIDTH>
 kernel void softmax_columns(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Columns& columns [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
+    constant ColumnsRecord& columns [[buffer(2)]], uint3 at [[thread_position_in_grid]]) {
   const Tile<WIDTH> tile(columns, at);
   Lanes<WIDTH> lanes(x + tile.start, tile);
   lanes.finish(x + tile.start, out + tile.start, tile);
@@ -303,7 +298,7 @@ kernel void softmax_columns(
 template <typename T, uint WIDTH>
 kernel void softmax_columns_summary(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Columns& columns [[buffer(2)]],
+    constant ColumnsRecord& columns [[buffer(2)]],
     device float* parts [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {
   const Tile<WIDTH> tile(columns, at);
   const Lanes<WIDTH> lanes(x + tile.start, tile);
@@ -316,7 +311,7 @@ kernel void softmax_columns_summary(
 template <typename T, uint WIDTH>
 kernel void softmax_columns_finish(
     device const T* x [[buffer(0)]], device T* out [[buffer(1)]],
-    constant Columns& columns [[buffer(2)]], device const float* parts [[buffer(3)]],
+    constant ColumnsRecord& columns [[buffer(2)]], device const float* parts [[buffer(3)]],
     uint3 at [[thread_position_in_grid]]) {
   const Tile<WIDTH> tile(columns, at);
   Lanes<WIDTH> lanes(tile.columns);

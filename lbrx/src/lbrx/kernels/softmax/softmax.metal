@@ -2,11 +2,11 @@
 
 #define ROWS(variant, name, type, ...)                                                       \
   template [[host_name("softmax_" #variant "_" #name)]] kernel void softmax_##variant<type>( \
-      device const type*, device type*, constant Rows&, __VA_ARGS__);
+      device const type*, device type*, constant RowsRecord&, __VA_ARGS__);
 
 #define TEAM(variant, name, type, run, ragged, ...)                                          \
   template [[host_name("softmax_" #name)]] kernel void softmax_##variant<type, run, ragged>( \
-      device const run*, device run*, constant Rows&, __VA_ARGS__);
+      device const run*, device run*, constant RowsRecord&, __VA_ARGS__);
 
 #define TEAMS(suffix, ...)                                                                  \
   TEAM(simdgroup, simdgroup_##suffix, __VA_ARGS__, uint2)                                   \
@@ -18,7 +18,7 @@
 
 #define COLUMNS(step, variant, name, type, width, ...)                           \
   template [[host_name("softmax_" #variant "_" #name)]] kernel void              \
-  softmax_##step<type, width>(device const type*, device type*, constant Columns&, __VA_ARGS__);
+  softmax_##step<type, width>(device const type*, device type*, constant ColumnsRecord&, __VA_ARGS__);
 
 #define ALL_COLUMNS(variant, name, type, width)                                                    \
   COLUMNS(columns, variant, name, type, width, uint3)                                              \

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import math
-import struct
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.kernels import rows
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed
-from lbrx.kernels.elementwise import cast, contiguous
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Bool, Constants, Record, UInt
+from lbrx.device_info import DeviceKind
+from lbrx.kernels.arrays import buffer_of, kernel_name
+from lbrx.kernels.launching import GROUP
+from lbrx.kernels.layouts import cast, contiguous
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.kernels.rows import RowLoads, RowProblem, RowTask
-from lbrx.metal import Context, DeviceInfo
+from lbrx.kernels.rows import rows
+from lbrx.kernels.rows.rows import RowLoads, RowProblem, RowTask
+from lbrx.metal import DeviceInfo
 from lbrx.ops import Spec
-from lbrx.shape import Layout
-from lbrx.storage import Array
 
 TILE = 256  # columns per thread on a CPU
-GROUP = 256  # threads
 COLUMN_PART = 1 << 12
 COLUMN_PARTS = 64  # at most, since every part reads all summaries
+
+
+class SoftmaxConstants(Constants, header="softmax"):
+    LOGARITHM: Bool
+
+
+class ColumnsRecord(Record, header="softmax"):
+    """Columns of an axis before the last, which may be divided into parts."""
+
+    length: UInt  # of the axis
+    inner: UInt  # neighbouring columns
+    part: UInt  # elements of a column in all parts but the last
+    parts: UInt
+
 
 family: KernelFamily[RowProblem] = KernelFamily("softmax")
 rows.add_variants(family)
@@ -35,23 +51,25 @@ family.samples += [
 @computes("softmax", "log_softmax")
 def run(call: Call) -> tuple[Array, ...]:
     """Compute `softmax` and `log_softmax` in the dtype of the result."""
-    gpu, (spec,) = call.gpu, call.outputs
-    result = empty(gpu, spec)
+    b, (spec,) = call.builder, call.outputs
+    result = b.result(spec)
     if math.prod(spec.shape) == 0:
         return (result,)
     assert call.inputs[0] is not None
-    array = cast(gpu, placed(gpu, call.inputs[0]), spec.dtype)
+    array = cast(b, b.placed(call.inputs[0]), spec.dtype)
     axis = sh.normalize_axis(call.attributes["axis"], len(spec.shape))
     outer, inner = math.prod(spec.shape[:axis]), math.prod(spec.shape[axis + 1 :])
     loads = RowLoads.SINGLE
     if inner == 1:
-        (array,), stride = rows.by_rows(gpu, _without_tail(array, axis))
+        (array,), stride = rows.by_rows(b, _without_tail(array, axis))
         loads = rows.loads(stride, array)
     else:
-        array, stride = contiguous(gpu, array), 0
-    constants, buffers = {0: call.op.name == "log_softmax"}, [buffer_of(array), buffer_of(result)]
+        array, stride = contiguous(b, array), 0
+    constants = SoftmaxConstants(LOGARITHM=call.op.name == "log_softmax")
+    buffers = [buffer_of(array), buffer_of(result)]
     task = RowTask("softmax", call.op.name, constants, buffers, stride, loads)
-    family.run(gpu, RowProblem(spec.dtype, outer, spec.shape[axis], inner), task)
+    problem = RowProblem(spec.dtype, outer, spec.shape[axis], inner)
+    family.run(b, problem, task, op=task.op)
     return (result,)
 
 
@@ -72,34 +90,34 @@ def _is_columns(info: DeviceInfo, problem: RowProblem) -> bool:
 @family.variant(
     "columns",
     can=_is_columns,
-    cost=lambda info, _: 2.0 if info.simd_hardware else 1.0,
+    made_for=DeviceKind.WIDE,
     batch_invariant=False,  # with few columns the order of sums depends on their number
 )
-def columns(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+def columns(b: Builder, problem: RowProblem, task: RowTask) -> None:
     """One thread per tile of columns, which are the lanes of CPU vectors."""
-    _columns(gpu, problem, task, "columns", TILE)
+    _columns(b, problem, task, "columns", TILE)
 
 
 @family.variant("column", can=_is_columns, cost=lambda info, _: 1.5)
-def column(gpu: Context, problem: RowProblem, task: RowTask) -> None:
+def column(b: Builder, problem: RowProblem, task: RowTask) -> None:
     """One thread per column: neighbouring threads read neighbouring elements."""
-    _columns(gpu, problem, task, "column", 1)
+    _columns(b, problem, task, "column", 1)
 
 
-def _columns(gpu: Context, problem: RowProblem, task: RowTask, variant: str, width: int) -> None:
+def _columns(b: Builder, problem: RowProblem, task: RowTask, variant: str, width: int) -> None:
     """One kernel for short columns; for long ones, summaries of parts first."""
     part = max(COLUMN_PART, -(-problem.length // COLUMN_PARTS))
     parts = -(-problem.length // part)
-    record = struct.pack("4I", problem.length, problem.inner, part, parts)
+    record = ColumnsRecord(length=problem.length, inner=problem.inner, part=part, parts=parts)
     arguments = [*task.arguments, record]
     grid = (-(-problem.inner // width), parts, problem.count)
     group = (min(grid[0], GROUP) if width == 1 else 1, 1, 1)
     steps = [""]
     if parts > 1:
         summaries = problem.count * parts * problem.inner
-        arguments.append(gpu.buffer(summaries * rows.SUMMARY_BYTES, "scratch"))
+        arguments.append(b.scratch(summaries * rows.SUMMARY_BYTES))
         steps = ["_summary", "_finish"]
     for step in steps:
         name = kernel_name("softmax", variant + step, problem.dtype)
-        pipeline = gpu.shaders.pipeline("softmax", name, task.constants, safe_math=True)
-        gpu.queue.dispatch(pipeline, arguments, grid, group, kernel=task.op, variant=variant)
+        pipeline = b.pipeline("softmax", name, task.constants, safe_math=True)
+        b.launch(pipeline, arguments, grid, group)

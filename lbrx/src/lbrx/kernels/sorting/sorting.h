@@ -1,12 +1,9 @@
 // Sorting by keys: unsigned integers in the wanted order, NaN last. An entry is a key and the index of
 // its element; no two entries are equal, so that every algorithm is stable.
 #pragma once
-#include <metal_stdlib>
+#include "records/sorting.h"
 using namespace metal;
 
-// The interpretation of an element's bits.
-constant uint KIND [[function_constant(0)]];
-constant bool DESCENDING [[function_constant(1)]];
 constant constexpr uint UNSIGNED = 0, SIGNED = 1, HALF = 2, BFLOAT = 3, FLOAT = 4;
 
 constant constexpr uint DIGITS = 256;  // values of one digit
@@ -52,11 +49,6 @@ inline LargeEntry last_entry(LargeEntry) { return {~0ul, ~0ul}; }
 
 // ---- serial: one thread sorts a block of a row ----
 
-struct Blocks {
-  uint row;    // elements in a row
-  uint block;  // elements in a block, but for the last of a row
-};
-
 template <typename Entry>
 inline void insertion_sort(device Entry* entries, uint count) {
   for (uint i = 1; i < count; i++) {
@@ -96,7 +88,7 @@ inline void radix_sort(device Entry* entries, device Entry* other, uint count,
 
 template <typename Bits, typename Entry>
 kernel void sort_radix(device const Bits* in [[buffer(0)]], device Entry* entries [[buffer(1)]],
-                       device Entry* other [[buffer(2)]], constant Blocks& blocks [[buffer(3)]],
+                       device Entry* other [[buffer(2)]], constant BlocksRecord& blocks [[buffer(3)]],
                        uint2 at [[thread_position_in_grid]]) {
   constexpr uint PLACES = sizeof(Bits);
   const uint first = at.x * blocks.block;
@@ -122,12 +114,6 @@ kernel void sort_radix(device const Bits* in [[buffer(0)]], device Entry* entrie
 
 // ---- merging pairs of sorted blocks ----
 
-struct Merging {
-  uint row;
-  uint block;  // entries in a block before
-  uint run;    // entries that a thread writes
-};
-
 // How many of the first `count` merged entries come from the first block.
 template <typename Entry>
 inline uint taken(device const Entry* a, uint a_count, device const Entry* b, uint b_count,
@@ -144,7 +130,7 @@ inline uint taken(device const Entry* a, uint a_count, device const Entry* b, ui
 
 template <typename Entry>
 kernel void sort_merge(device const Entry* in [[buffer(0)]], device Entry* out [[buffer(1)]],
-                       constant Merging& merging [[buffer(2)]],
+                       constant MergingRecord& merging [[buffer(2)]],
                        uint2 at [[thread_position_in_grid]]) {
   const ulong start = ulong(at.y) * merging.row;
   const ulong pair = 2 * ulong(merging.block);
@@ -169,13 +155,6 @@ kernel void sort_merge(device const Entry* in [[buffer(0)]], device Entry* out [
 
 // ---- a threadgroup sorts a tile in threadgroup memory and writes its first entries ----
 
-struct Tiles {
-  uint row;     // elements, or entries, in a row
-  uint tile;    // entries per threadgroup: a power of two
-  uint keep;    // entries that it writes
-  uint stride;  // entries between rows of the result
-};
-
 template <typename Entry>
 inline void bitonic_sort(threadgroup Entry* tile, uint count, uint lane, uint lanes) {
   for (uint size = 2; size <= count; size *= 2) {
@@ -196,7 +175,7 @@ inline void bitonic_sort(threadgroup Entry* tile, uint count, uint lane, uint la
 }
 
 template <typename Entry>
-inline void put_tile(threadgroup const Entry* tile, device Entry* out, constant Tiles& tiles,
+inline void put_tile(threadgroup const Entry* tile, device Entry* out, constant TilesRecord& tiles,
                      uint2 group, uint lane, uint lanes) {
   const uint first = group.x * tiles.keep;
   const uint count = min(tiles.keep, tiles.stride - first);
@@ -206,7 +185,7 @@ inline void put_tile(threadgroup const Entry* tile, device Entry* out, constant 
 
 template <typename Bits, typename Entry>
 kernel void sort_tile(device const Bits* in [[buffer(0)]], device Entry* out [[buffer(1)]],
-                      constant Tiles& tiles [[buffer(2)]],
+                      constant TilesRecord& tiles [[buffer(2)]],
                       threadgroup Entry* tile [[threadgroup(0)]],
                       uint2 group [[threadgroup_position_in_grid]],
                       uint2 lane [[thread_position_in_threadgroup]],
@@ -225,7 +204,7 @@ kernel void sort_tile(device const Bits* in [[buffer(0)]], device Entry* out [[b
 // The same for entries that tiles have written.
 template <typename Entry>
 kernel void sort_tile_again(device const Entry* in [[buffer(0)]], device Entry* out [[buffer(1)]],
-                            constant Tiles& tiles [[buffer(2)]],
+                            constant TilesRecord& tiles [[buffer(2)]],
                             threadgroup Entry* tile [[threadgroup(0)]],
                             uint2 group [[threadgroup_position_in_grid]],
                             uint2 lane [[thread_position_in_threadgroup]],
@@ -241,13 +220,6 @@ kernel void sort_tile_again(device const Entry* in [[buffer(0)]], device Entry* 
 
 // ---- serial: one thread selects the first entries of a block ----
 
-struct Selecting {
-  uint row;
-  uint block;
-  uint keep;
-  uint blocks;  // in a row
-};
-
 // Inserts an entry into the sorted first `count`; the last one is dropped.
 template <typename Entry>
 inline void insert(device Entry* best, uint count, Entry entry) {
@@ -258,7 +230,7 @@ inline void insert(device Entry* best, uint count, Entry entry) {
 
 template <typename Bits, typename Entry>
 kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [[buffer(1)]],
-                        constant Selecting& selecting [[buffer(2)]],
+                        constant SelectingRecord& selecting [[buffer(2)]],
                         uint2 at [[thread_position_in_grid]]) {
   const uint first = at.x * selecting.block;
   const uint count = min(selecting.block, selecting.row - first);
@@ -292,7 +264,7 @@ kernel void sort_select(device const Bits* in [[buffer(0)]], device Entry* out [
 // Merges the lists of a row's blocks.
 template <typename Entry>
 kernel void sort_select_again(device const Entry* in [[buffer(0)]], device Entry* out [[buffer(1)]],
-                              constant Selecting& selecting [[buffer(2)]],
+                              constant SelectingRecord& selecting [[buffer(2)]],
                               uint row [[thread_position_in_grid]]) {
   const uint keep = selecting.keep;
   in += ulong(row) * selecting.blocks * keep;
@@ -304,16 +276,10 @@ kernel void sort_select_again(device const Entry* in [[buffer(0)]], device Entry
 
 // ---- results of entries ----
 
-struct Chosen {
-  uint row;     // elements in a row of the source
-  uint stride;  // entries in a row
-  uint keep;    // of those in the result
-};
-
 template <typename Bits, typename Entry>
 kernel void sort_values(device const Bits* in [[buffer(0)]],
                         device const Entry* entries [[buffer(1)]], device Bits* out [[buffer(2)]],
-                        constant Chosen& chosen [[buffer(3)]],
+                        constant ChosenRecord& chosen [[buffer(3)]],
                         uint2 at [[thread_position_in_grid]]) {
   const Entry entry = entries[ulong(at.y) * chosen.stride + at.x];
   const uint index = entry.index();
@@ -322,7 +288,7 @@ kernel void sort_values(device const Bits* in [[buffer(0)]],
 
 template <typename Entry>
 kernel void sort_indices(device const Entry* entries [[buffer(0)]], device long* out [[buffer(1)]],
-                         constant Chosen& chosen [[buffer(2)]],
+                         constant ChosenRecord& chosen [[buffer(2)]],
                          uint2 at [[thread_position_in_grid]]) {
   const Entry entry = entries[ulong(at.y) * chosen.stride + at.x];
   out[ulong(at.y) * chosen.keep + at.x] = entry.index();

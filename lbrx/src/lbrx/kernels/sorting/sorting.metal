@@ -2,25 +2,25 @@
 
 #define ENTRIES(name, entry)                                                                    \
   template [[host_name("sort_merge_" #name)]] kernel void sort_merge<entry>(                    \
-      device const entry*, device entry*, constant Merging&, uint2);                            \
+      device const entry*, device entry*, constant MergingRecord&, uint2);                            \
   template [[host_name("sort_tile_again_" #name)]] kernel void sort_tile_again<entry>(          \
-      device const entry*, device entry*, constant Tiles&, threadgroup entry*, uint2, uint2,    \
+      device const entry*, device entry*, constant TilesRecord&, threadgroup entry*, uint2, uint2,    \
       uint2);                                                                                   \
   template [[host_name("sort_select_again_" #name)]] kernel void sort_select_again<entry>(      \
-      device const entry*, device entry*, constant Selecting&, uint);                           \
+      device const entry*, device entry*, constant SelectingRecord&, uint);                           \
   template [[host_name("sort_indices_" #name)]] kernel void sort_indices<entry>(                \
-      device const entry*, device long*, constant Chosen&, uint2);
+      device const entry*, device long*, constant ChosenRecord&, uint2);
 
 #define ELEMENTS(name, type, entry)                                                             \
   template [[host_name("sort_radix_" #name)]] kernel void sort_radix<type, entry>(              \
-      device const type*, device entry*, device entry*, constant Blocks&, uint2);               \
+      device const type*, device entry*, device entry*, constant BlocksRecord&, uint2);               \
   template [[host_name("sort_tile_" #name)]] kernel void sort_tile<type, entry>(                \
-      device const type*, device entry*, constant Tiles&, threadgroup entry*, uint2, uint2,     \
+      device const type*, device entry*, constant TilesRecord&, threadgroup entry*, uint2, uint2,     \
       uint2);                                                                                   \
   template [[host_name("sort_select_" #name)]] kernel void sort_select<type, entry>(            \
-      device const type*, device entry*, constant Selecting&, uint2);                           \
+      device const type*, device entry*, constant SelectingRecord&, uint2);                           \
   template [[host_name("sort_values_" #name)]] kernel void sort_values<type, entry>(            \
-      device const type*, device const entry*, device type*, constant Chosen&, uint2);
+      device const type*, device const entry*, device type*, constant ChosenRecord&, uint2);
 
 ENTRIES(small, SmallEntry)
 ENTRIES(large, LargeEntry)

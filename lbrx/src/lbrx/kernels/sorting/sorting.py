@@ -4,30 +4,68 @@ and results are made of the entries. The order of equal elements is kept, NaN co
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import Array
+from lbrx.command_lists.builder import Builder
+from lbrx.command_lists.records import Bool, Constants, Record, UInt
+from lbrx.device_info import DeviceKind
 from lbrx.errors import ShapeError
-from lbrx.kernels import elementwise, movement
-from lbrx.kernels.arrays import buffer_of, empty, kernel_name, placed, size_class
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, kernel_name, size_class
+from lbrx.kernels.launching import GROUP
+from lbrx.kernels.movement import movement
 from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
-from lbrx.metal import Buffer, Context, DeviceInfo
-from lbrx.metal.library import ConstantValue
+from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
-from lbrx.storage import Array
 
 KINDS = {dt.float16: 2, dt.bfloat16: 3, dt.float32: 4}
 """`KIND` of sorting.h for floating types."""
-GROUP = 256  # threads
 BLOCK = 32 << 10  # elements per thread, at least
 TILE_BYTES = 16 << 10  # in threadgroup memory, so that two threadgroups fit on a core
 SELECTED = 256  # if more are wanted, sorting is faster than insertion
 SELECTED_PART = 8  # likewise if more than one in this many is wanted
 GPU_RUN = 16  # entries that one thread merges
+
+
+class SortConstants(Constants, header="sorting"):
+    KIND: UInt  # the interpretation of an element's bits
+    DESCENDING: Bool
+
+
+class BlocksRecord(Record, header="sorting"):
+    row: UInt  # elements in a row
+    block: UInt  # elements in a block, but for the last of a row
+
+
+class MergingRecord(Record, header="sorting"):
+    row: UInt
+    block: UInt  # entries in a block before
+    run: UInt  # entries that a thread writes
+
+
+class TilesRecord(Record, header="sorting"):
+    row: UInt  # elements, or entries, in a row
+    tile: UInt  # entries per threadgroup: a power of two
+    keep: UInt  # entries that it writes
+    stride: UInt  # entries between rows of the result
+
+
+class SelectingRecord(Record, header="sorting"):
+    row: UInt
+    block: UInt
+    keep: UInt
+    blocks: UInt  # in a row
+
+
+class ChosenRecord(Record, header="sorting"):
+    row: UInt  # elements in a row of the source
+    stride: UInt  # entries in a row
+    keep: UInt  # of those in the result
 
 
 @dataclass(frozen=True)
@@ -61,10 +99,11 @@ class SortProblem:
         return 16 if self.dtype.itemsize == 8 else 8
 
     @property
-    def constants(self) -> dict[int, ConstantValue]:
-        """The kernels' function constants: the kind of keys, and the direction."""
+    def constants(self) -> SortConstants:
+        """The kernels' function constants."""
         signed = 1 if self.dtype.kind is dt.Kind.INT else 0
-        return {0: KINDS.get(self.dtype, signed), 1: self.descending}
+        kind = KINDS.get(self.dtype, signed)
+        return SortConstants(KIND=kind, DESCENDING=self.descending)
 
 
 @dataclass(frozen=True)
@@ -106,23 +145,23 @@ def run_topk(call: Call) -> tuple[Array, ...]:
 
 def _ordered(call: Call, descending: bool, *, values: bool, indices: bool) -> tuple[Array, ...]:
     """Sort along another axis: of a copy with that axis last, transposed back."""
-    (given,) = call.inputs
-    assert given is not None
-    gpu, source = call.gpu, placed(call.gpu, given)
+    (keys,) = call.inputs
+    assert keys is not None
+    b, source = call.builder, call.builder.placed(keys)
     last = len(source.layout.shape) - 1
     axis = sh.normalize_axis(call.attributes["axis"], last + 1)
-    turned = elementwise.contiguous(gpu, _swapped(source, axis, last))
+    turned = layouts.contiguous(b, _swapped(source, axis, last))
     *outer, size = turned.layout.shape
     keep = call.outputs[0].shape[axis]
     if size >= 2**31:
         raise ShapeError(f"{call.op.name} of {size} elements: Metal sorts rows of up to 2^31 - 1")
-    results = [empty(gpu, Spec((*outer, keep), spec.dtype)) for spec in call.outputs]
+    results = [b.result(Spec((*outer, keep), spec.dtype)) for spec in call.outputs]
     problem = SortProblem(source.dtype, math.prod(outer), size, keep, descending)
     if problem.rows and keep:
         buffers = [buffer_of(result) for result in results]
         wanted = SortResults(buffers[0] if values else None, buffers[-1] if indices else None)
-        family.run(gpu, problem, buffer_of(turned), wanted)
-    return tuple(elementwise.contiguous(gpu, _swapped(r, axis, last)) for r in results)
+        family.run(b, problem, buffer_of(turned), wanted, op="sort")
+    return tuple(layouts.contiguous(b, _swapped(r, axis, last)) for r in results)
 
 
 def _swapped(array: Array, first: int, second: int) -> Array:
@@ -133,64 +172,60 @@ def _swapped(array: Array, first: int, second: int) -> Array:
 
 
 def _dispatch(
-    gpu: Context,
+    b: Builder,
     kernel: str,
     arguments: Sequence[Buffer | bytes],
     grid: tuple[int, int],
-    variant: str,
-    constants: Mapping[int, ConstantValue] | None = None,
+    part: str,
+    constants: SortConstants | None = None,
     lanes: int = 0,
     threadgroup_memory: tuple[int, ...] = (),
 ) -> None:
     """Dispatch over threads, or over threadgroups of `lanes` threads."""
-    pipeline = gpu.shaders.pipeline("sorting", kernel, constants, safe_math=True)
+    pipeline = b.pipeline("sorting", kernel, constants, safe_math=True)
     x, y = grid
-    gpu.queue.dispatch(
+    b.launch(
         pipeline,
         arguments,
         (x * lanes if lanes else x, y, 1),
         (lanes or min(x, GROUP), 1, 1),
         threadgroup_memory=threadgroup_memory,
-        kernel="sort",
-        variant=variant,
+        part=part,
     )
 
 
-def _entries(gpu: Context, problem: SortProblem, stride: int) -> Buffer:
-    return gpu.buffer(problem.rows * stride * problem.entry_bytes)
+def _entries(b: Builder, problem: SortProblem, stride: int) -> Buffer:
+    return b.scratch(problem.rows * stride * problem.entry_bytes)
 
 
 def _finish(
-    gpu: Context,
+    b: Builder,
     problem: SortProblem,
     source: Buffer,
     entries: Buffer,
     stride: int,
     results: SortResults,
 ) -> None:
-    chosen = struct.pack("3I", problem.size, stride, problem.keep)
+    chosen = ChosenRecord(row=problem.size, stride=stride, keep=problem.keep)
     grid = (problem.keep, problem.rows)
     if results.values is not None:
         name = kernel_name("sort", "values", problem.bits)
         values = (source, entries, results.values, chosen)
-        _dispatch(gpu, name, values, grid, "values")
+        _dispatch(b, name, values, grid, "values")
     if results.indices is not None:
         indices = (entries, results.indices, chosen)
-        _dispatch(gpu, f"sort_indices_{problem.entry}", indices, grid, "indices")
+        _dispatch(b, f"sort_indices_{problem.entry}", indices, grid, "indices")
 
 
-def _merged(
-    gpu: Context, problem: SortProblem, entries: Buffer, other: Buffer, block: int
-) -> Buffer:
+def _merged(b: Builder, problem: SortProblem, entries: Buffer, other: Buffer, block: int) -> Buffer:
     """Merge sorted blocks into sorted rows; returns the buffer that holds them."""
-    run = GPU_RUN
-    if not gpu.info.simd_hardware:
-        run = max(1024, -(-problem.rows * problem.size // (8 * (gpu.info.cores or 1))))
+    tasks = 8 * (b.info.cores or 1)
+    run = b.info.by_kind(wide=max(1024, -(-problem.rows * problem.size // tasks)), simd=GPU_RUN)
     while block < problem.size:
-        merging = struct.pack("3I", problem.size, block, run)
+        merging = MergingRecord(row=problem.size, block=block, run=run)
         grid = (-(-problem.size // run), problem.rows)
         arguments = (entries, other, merging)
-        _dispatch(gpu, f"sort_merge_{problem.entry}", arguments, grid, "merge")
+        _dispatch(b, f"sort_merge_{problem.entry}", arguments, grid, "merge")
         entries, other, block = other, entries, 2 * block
     return entries
 
@@ -201,46 +236,44 @@ def _blocks(info: DeviceInfo, problem: SortProblem) -> int:
     return 1 << max(0, min((wanted - 1).bit_length(), most.bit_length() - 1))
 
 
-@family.variant("radix", cost=lambda info, problem: 4.0 if info.simd_hardware else 2.0)
-def radix(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
+@family.variant("radix", cost=lambda info, problem: 2.0, made_for=DeviceKind.WIDE)
+def radix(b: Builder, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """Each thread sorts a row, or a block of a long row, by a radix sort."""
-    entries, other = (_entries(gpu, problem, problem.size) for _ in range(2))
-    blocks = _blocks(gpu.info, problem)
+    entries, other = (_entries(b, problem, problem.size) for _ in range(2))
+    blocks = _blocks(b.info, problem)
     block = -(-problem.size // blocks)
     name = kernel_name("sort", "radix", problem.bits)
-    arguments = (source, entries, other, struct.pack("2I", problem.size, block))
+    arguments = (source, entries, other, BlocksRecord(row=problem.size, block=block))
     grid = (-(-problem.size // block), problem.rows)
-    _dispatch(gpu, name, arguments, grid, "radix", problem.constants)
-    entries = _merged(gpu, problem, entries, other, block)
-    _finish(gpu, problem, source, entries, problem.size, results)
+    _dispatch(b, name, arguments, grid, "radix", problem.constants)
+    entries = _merged(b, problem, entries, other, block)
+    _finish(b, problem, source, entries, problem.size, results)
 
 
 def _can_select(info: DeviceInfo, problem: SortProblem) -> bool:
     return problem.keep <= min(SELECTED, problem.size // SELECTED_PART)
 
 
-@family.variant(
-    "select", can=_can_select, cost=lambda info, problem: 3.0 if info.simd_hardware else 1.0
-)
-def select(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
+@family.variant("select", can=_can_select, made_for=DeviceKind.WIDE)
+def select(b: Builder, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """Each thread reads a row, or a block of a long row, and keeps a sorted list of the first."""
-    blocks = _blocks(gpu.info, problem)
+    blocks = _blocks(b.info, problem)
     block = -(-problem.size // blocks)
-    lists = _entries(gpu, problem, blocks * problem.keep)
-    selecting = struct.pack("4I", problem.size, block, problem.keep, blocks)
+    lists = _entries(b, problem, blocks * problem.keep)
+    selecting = SelectingRecord(row=problem.size, block=block, keep=problem.keep, blocks=blocks)
     name = kernel_name("sort", "select", problem.bits)
     arguments = (source, lists, selecting)
-    _dispatch(gpu, name, arguments, (blocks, problem.rows), "select", problem.constants)
+    _dispatch(b, name, arguments, (blocks, problem.rows), "select", problem.constants)
     if blocks > 1:
-        one = _entries(gpu, problem, problem.keep)
+        one = _entries(b, problem, problem.keep)
         again = (lists, one, selecting)
-        _dispatch(gpu, f"sort_select_again_{problem.entry}", again, (problem.rows, 1), "select")
+        _dispatch(b, f"sort_select_again_{problem.entry}", again, (problem.rows, 1), "select")
         lists = one
-    _finish(gpu, problem, source, lists, problem.keep, results)
+    _finish(b, problem, source, lists, problem.keep, results)
 
 
-@family.variant("tile", cost=lambda info, problem: 1.0 if info.simd_hardware else 8.0)
-def tile(gpu: Context, problem: SortProblem, source: Buffer, results: SortResults) -> None:
+@family.variant("tile", made_for=DeviceKind.SIMD)
+def tile(b: Builder, problem: SortProblem, source: Buffer, results: SortResults) -> None:
     """Threadgroups sort tiles, and the tiles of a longer row are merged. If few entries are wanted,
     the first ones of all tiles are sorted again until they fit into one tile."""
     largest = TILE_BYTES // problem.entry_bytes
@@ -248,27 +281,27 @@ def tile(gpu: Context, problem: SortProblem, source: Buffer, results: SortResult
     few = problem.keep <= size // 2
     keep = min(problem.keep, size) if few else size
     name = kernel_name("sort", "tile", problem.bits)
-    entries, stride = _tiled(gpu, name, problem, source, problem.size, size, keep)
+    entries, stride = _tiled(b, name, problem, source, problem.size, size, keep)
     while few and stride > keep:
         name = f"sort_tile_again_{problem.entry}"
-        entries, stride = _tiled(gpu, name, problem, entries, stride, size, keep)
+        entries, stride = _tiled(b, name, problem, entries, stride, size, keep)
     if not few:
-        other = _entries(gpu, problem, stride)
-        entries = _merged(gpu, problem, entries, other, size)
-    _finish(gpu, problem, source, entries, stride, results)
+        other = _entries(b, problem, stride)
+        entries = _merged(b, problem, entries, other, size)
+    _finish(b, problem, source, entries, stride, results)
 
 
 def _tiled(
-    gpu: Context, kernel: str, problem: SortProblem, source: Buffer, row: int, size: int, keep: int
+    b: Builder, kernel: str, problem: SortProblem, source: Buffer, row: int, size: int, keep: int
 ) -> tuple[Buffer, int]:
     """Select the first `keep` of every tile of a row; returns them and their number per row."""
     tiles = -(-row // size)
     stride = (tiles - 1) * keep + min(keep, row - (tiles - 1) * size)
-    entries = _entries(gpu, problem, stride)
-    arguments = (source, entries, struct.pack("4I", row, size, keep, stride))
+    entries = _entries(b, problem, stride)
+    arguments = (source, entries, TilesRecord(row=row, tile=size, keep=keep, stride=stride))
     constants = None if kernel.endswith(problem.entry) else problem.constants
     lanes = min(GROUP, size // 2)
     memory = (size * problem.entry_bytes,)
     grid = (tiles, problem.rows)
-    _dispatch(gpu, kernel, arguments, grid, "tile", constants, lanes, memory)
+    _dispatch(b, kernel, arguments, grid, "tile", constants, lanes, memory)
     return entries, stride

@@ -7,20 +7,21 @@ last of them; keys go to the cache as they are rotated.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lbrx import env
-from lbrx import shape as sh
-from lbrx.kernels import rope, rope_write
-from lbrx.kernels.rope_write import RowRotation
+from lbrx.arrays import shape as sh
+from lbrx.arrays.storage import Array, MetalCache, written_in_place
+from lbrx.command_lists.builder import Builder
+from lbrx.graph.graph import Node, identity, node_of
+from lbrx.kernels.rope import rope, rope_write
+from lbrx.kernels.rope.rope_write import RowPart, RowRotation
 from lbrx.metal import DeviceInfo
-from lbrx.scheduler.fusion import KernelPlan
-from lbrx.scheduler.graph import Node, identity, node_of
-from lbrx.storage import Array, MetalCache, written_in_place
+from lbrx.planning.joins.alone import Alone
+from lbrx.planning.joins.planned_graph import Joined, PlannedGraph, Real, Results
 
-OPERATIONS = ("rope", "overwrite")
+ROOTS = frozenset({"rope", "overwrite"})
+"""Operations in whose places such rows may be computed."""
 
 
 @dataclass(frozen=True)
@@ -60,67 +61,87 @@ class RowsNode:
         )
 
 
-def grouped(
-    kernels: Sequence[KernelPlan], targets: Iterable[Node], info: DeviceInfo
-) -> list[KernelPlan]:
-    """The kernels, with RoPE and writes to a cache as one where that is better on a device."""
-    if not env.fusion() or all(kernel.root.op.name not in OPERATIONS for kernel in kernels):
-        return list(kernels)
-    known = _parts(kernels, frozenset(targets), info)
-    inside = {each for part in known.values() for each in part.nodes[1:]}
-    result: list[KernelPlan] = []
-    launch: list[RowsNode] = []
-    for kernel in kernels:
-        if kernel.root in inside:
-            continue
-        part = known.get(kernel.root)
-        if part is None:
-            if _depends((x for node in kernel.views for x in node.inputs), launch):
-                launch = []
-            result.append(kernel)
-            continue
-        if launch and part.can_join(launch):
-            # The parts so far come to the place of this one.
-            result = [each for each in result if each.root is not launch[-1].node]
-            launch.append(part)
+@dataclass(frozen=True)
+class CacheWrite(Joined):
+    """One launch for several rows."""
+
+    writes: tuple[RowsNode, ...]
+
+
+def match(graph: PlannedGraph, node: Node, info: DeviceInfo) -> CacheWrite | None:
+    """Rows that are rotated or written, together with those in front of them."""
+    part = _part(graph, node, info)
+    if part is None or not isinstance(graph.home(node), Alone):
+        return None
+    writes = (*_launch_before(graph, part, info), part)
+    if len(writes) == len(part.nodes) == 1:
+        return None
+    nodes = tuple(inside for each in reversed(writes) for inside in each.nodes)
+    return CacheWrite(nodes, tuple(each.node for each in writes), writes)
+
+
+def emit(b: Builder, join: CacheWrite, real: Real) -> Results:
+    """The rotated rows and the caches."""
+    parts = [part_of(each, real(each.x), real) for each in join.writes]
+    positions, rotation = real(join.writes[0].positions), rotation_of(join.writes, real)
+    results = rope_write.compute(b, parts, positions, rotation)
+    return [(each.node, {0: x}) for each, x in zip(join.writes, results, strict=True)]
+
+
+def _launch_before(graph: PlannedGraph, part: RowsNode, info: DeviceInfo) -> Sequence[RowsNode]:
+    """The rows of the last launch in front of a part, if the part can join it and nothing in
+    between needs what it computes."""
+    between: list[Joined] = []
+    for join in graph.before(part.node):
+        launch = _parts(graph, join, info)
+        if launch:
+            needed = (x for each in between for node in each.nodes for x in node.inputs)
+            return launch if part.can_join(launch) and not _depends(needed, launch) else ()
+        if join.root is not part.turn:
+            between.append(join)
+    return ()
+
+
+def _parts(graph: PlannedGraph, join: Joined, info: DeviceInfo) -> Sequence[RowsNode]:
+    """The rows that a join rotates or writes, if that is what it does."""
+    if isinstance(join, CacheWrite):
+        return join.writes
+    part = _part(graph, join.root, info) if isinstance(join, Alone) else None
+    return () if part is None else (part,)
+
+
+def _part(graph: PlannedGraph, node: Node, info: DeviceInfo) -> RowsNode | None:
+    """A node as part of a launch. RoPE that only one write reads is part of it."""
+    part = None
+    if node.op.name == "rope":
+        write = _write_of(graph, node)
+        if write is None or _part(graph, write, info) is None:
+            part = _rotated(node)
+    elif node.op.name == "overwrite":
+        cache, rows, positions = node.arrays()
+        turn = node_of(rows)
+        if turn is not None and _write_of(graph, turn) is node:
+            part = replace(_rotated(turn), node=node, cache=cache)
         else:
-            launch = [part]
-        alone = len(launch) == len(part.nodes) == 1
-        result.append(kernel if alone else _kernel(launch))
-    return result
+            part = RowsNode(node, None, rows, positions, cache)
+    return part if part is not None and _is_possible(part, info) else None
 
 
-def _kernel(parts: Sequence[RowsNode]) -> KernelPlan:
-    """One launch for the parts."""
-    nodes = [node for part in reversed(parts) for node in part.nodes]
-    return KernelPlan(
-        parts[-1].node,
-        views={node: [sh.contiguous(node.outputs[0].shape)] for node in nodes},
-        stored=[part.node for part in parts],
-        writes=tuple(parts),
-    )
+def _rotated(node: Node) -> RowsNode:
+    return RowsNode(node, node, *node.arrays()[:2])
 
 
-def _parts(
-    kernels: Sequence[KernelPlan], targets: frozenset[Node], info: DeviceInfo
-) -> dict[Node, RowsNode]:
-    """What could be part of a launch, by node. RoPE that only one write reads is part of it."""
-    alone = [kernel.root for kernel in kernels if len(kernel.views) == 1]
-    nodes = (node for kernel in kernels for node in kernel.views)
-    readers = Counter(node_of(x) for node in nodes for x in node.inputs if x is not None)
-    found: dict[Node, RowsNode] = {}
-    for node in alone:
-        if node.op.name == "rope":
-            found[node] = RowsNode(node, node, *node.arrays()[:2])
-        elif node.op.name == "overwrite":
-            cache, rows, positions = node.arrays()
-            part = found.get(node_of(rows) or node)
-            inside = part is not None and readers[part.node] == 1 and part.node not in targets
-            if part is not None and inside and _is_turned(part, node, rows, positions):
-                found[node] = replace(part, node=node, cache=cache)
-            else:
-                found[node] = RowsNode(node, None, rows, positions, cache)
-    return {node: part for node, part in found.items() if _is_possible(part, info)}
+def _write_of(graph: PlannedGraph, turn: Node) -> Node | None:
+    """The only reader of a rotation, if it writes what is rotated to a cache."""
+    readers = [reader for reader, _ in graph.uses[turn]]
+    if turn.op.name != "rope" or len(readers) != 1 or turn in graph.targets:
+        return None
+    (node,) = readers
+    if node.op.name != "overwrite" or not isinstance(graph.home(turn), Alone):
+        return None
+    _, rows, positions = node.arrays()
+    inside = node_of(rows) is turn and _is_turned(_rotated(turn), node, rows, positions)
+    return node if inside else None
 
 
 def _is_turned(part: RowsNode, node: Node, rows: Array, positions: Array) -> bool:
@@ -154,9 +175,9 @@ def _is_kind(part: RowsNode) -> bool:
 
 def _depends(arrays: Iterable[Array | None], parts: Sequence[RowsNode]) -> bool:
     """Whether one of the arrays is a result of the parts, or in a cache that they write."""
-    made = {part.node for part in parts}
+    nodes = {part.node for part in parts}
     caches = {id(part.cache.storage) for part in parts if part.cache is not None}
-    return any(x is not None and (node_of(x) in made or id(x.storage) in caches) for x in arrays)
+    return any(x is not None and (node_of(x) in nodes or id(x.storage) in caches) for x in arrays)
 
 
 def _overlap(a: Array | None, b: Array | None) -> bool:
@@ -176,14 +197,20 @@ def _same_turn(a: RowsNode, b: RowsNode) -> bool:
 
 
 def _factors(turn: Node) -> object:
-    given = turn.arrays()[2:]
-    return identity(given[0]) if given else None
+    factors = turn.arrays()[2:]
+    return identity(factors[0]) if factors else None
 
 
-def rotation_of(parts: Sequence[RowsNode]) -> RowRotation | None:
+def part_of(write: RowsNode, x: Array, real: Real) -> RowPart:
+    """Rows of an operand, in the memory of a plan."""
+    cache = None if write.cache is None else real(write.cache)
+    return RowPart(x, write.node.outputs[0], cache, write.pairs)
+
+
+def rotation_of(parts: Sequence[RowsNode], real: Real) -> RowRotation | None:
     """How a launch rotates; None if it rotates nothing."""
     for part in parts:
         if part.turn is not None:
             factors = part.turn.arrays()[2:]
-            return RowRotation(part.turn.attributes, factors[0] if factors else None)
+            return RowRotation(part.turn.attributes, real(factors[0]) if factors else None)
     return None

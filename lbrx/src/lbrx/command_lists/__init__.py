@@ -1,0 +1,1 @@
+"""Plans as data: command lists, the builder that families describe them to, argument records."""

@@ -1,0 +1,1 @@
+"""The graph of operations that are not computed yet, and its structure."""

@@ -1,0 +1,1 @@
+"""Products with stacked experts."""

@@ -1,0 +1,1 @@
+"""Elementwise steps and row reductions in one kernel."""

@@ -1,0 +1,1 @@
+"""Take, gather and scatter."""

@@ -1,0 +1,1 @@
+"""Matrix products of a few rows or columns."""

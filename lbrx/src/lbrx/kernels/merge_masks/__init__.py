@@ -1,0 +1,1 @@
+"""Masks and sums over whole tensors, for merges."""

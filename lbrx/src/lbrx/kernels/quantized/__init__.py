@@ -1,0 +1,1 @@
+"""Quantized values: codecs and decoding."""

@@ -1,0 +1,1 @@
+"""Encoding into quantized blocks."""

@@ -1,0 +1,1 @@
+"""What kernels that work on rows share."""

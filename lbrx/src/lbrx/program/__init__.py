@@ -1,0 +1,1 @@
+"""Fused kernels as data, and their text in MSL."""
