@@ -1,10 +1,11 @@
 """Calls of Metal cross PyObjC's bridge, on the oldest macOS that lbrx claims too.
 
-The fixture `_bridge` of conftest.py judges the calls of every test.
+The fixture `_bridge` of lbrx_fixtures.py judges the calls of every test.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -64,8 +65,11 @@ def test_what_pyobjc_has_wrong_is_registered(monkeypatch):
     from softmetal.api import objc
     from softmetal.bridge import judging
 
-    monkeypatch.setattr(objc, "registrations", {})
     monkeypatch.setattr(replay, "FEWEST_COMMANDS", 1)
+    known = objc.registrations
+    reflected = {key: known[key] for key in known if "reflection:" in key[1]}
+    assert len(reflected) == 1
+    monkeypatch.setattr(objc, "registrations", reflected)
     x = lbrx.tensor(np.ones((4, 8), np.float32), device="metal")
     with judging() as judge:
         with pytest.raises(
@@ -88,3 +92,44 @@ def test_a_call_that_only_softmetal_takes_fails_the_test():
         assert len(judge.refused) == 1
         judge.refused.clear()
     assert binding.SOFT
+
+
+BARRIERS = """
+import numpy as np, lbrx
+from lbrx.metal import context
+
+gpu, seen = context(), []
+encoder = gpu.device.newCommandQueue().commandBuffer().computeCommandEncoder()
+encoder.endEncoding()
+kind = type(encoder)
+barrier = kind.memoryBarrierWithScope_
+kind.memoryBarrierWithScope_ = lambda self, scope: (seen.append(1), barrier(self, scope))[1]
+draw = np.random.default_rng(1).standard_normal
+x, *weights = (lbrx.tensor(draw((64, 64)).astype("f4"), device="metal") for _ in range(7))
+lbrx.eval(x, *weights)
+q, k, v = ((x @ w).softmax(axis=-1) for w in weights[:3])
+gate, up = ((q @ w).softmax(axis=-1) for w in weights[3:5])
+lbrx.eval(k, v, gate, up)
+changed = [w.storage.buffer.block.source is not None for w in weights]
+print(len(seen), changed)
+"""
+
+
+@pytest.mark.parametrize("macos", ["14", "15", "26"])
+def test_what_kernels_write_is_known_on_every_macos(macos):
+    """Kernels that only read the same memory need no barrier, and weights count as never written."""
+    settings = {
+        "SOFTMETAL_MACOS": macos,
+        "SOFTMETAL_STRICT": "bridge",
+        "LBRX_KERNEL": "matmul:tiles",
+        "SOFTMETAL_DEVICE": "cpu",  # a Mac's memory, in which no work writes the weights
+    }
+    found = []
+    for given in (settings, {**settings, "SOFTMETAL_MACOS": "26"}):
+        environment = {**os.environ, **given, "SOFTMETAL_PROFILE": "apple-m1"}
+        command = [sys.executable, "-c", BARRIERS]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        found.append(ran.stdout)
+    assert found[0] == found[1]
+    assert found[0].endswith(f" {[False] * 6}\n")

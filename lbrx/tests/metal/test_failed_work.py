@@ -12,7 +12,7 @@ from device_memory import shares_memory, survives_faults
 from host_pages import shares_mapped_files
 
 import lbrx
-from lbrx.storage import MmapStorage
+from lbrx.arrays.storage import MmapStorage
 
 PAGE = mmap.PAGESIZE
 pytestmark = [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lbrx.memory.heap import Heap, Heaps
 from lbrx.memory.pool import Pool
+from lbrx.metal.binding import AtDeallocation
 
 LIMIT = 20_000
 
@@ -44,7 +45,7 @@ class Setup:
         if not self.pool.claim(length):
             return None
         self.made.append(length)
-        return Heap(Fake(), length, self.pool.disclaim)
+        return Heap(Fake(), length, AtDeallocation(self.pool.disclaim, length))
 
     def place(self, heap: Heap[Fake], size: int) -> Block | None:
         return None if sum(heap.handle.blocks) + size > heap.length else Block(heap, size)
@@ -57,10 +58,10 @@ class Setup:
     ("sizes", "heaps"),
     [
         ([40, 40, 20], [100]),
-        ([60, 60, 60, 60], [100, 100, 200]),  # each new heap doubles the total
-        ([300, 90, 10], [300, 300]),
+        ([60, 60, 60, 30, 60], [100, 100, 100, 100]),
+        ([300, 90, 10], [300, 100]),
         ([5000, 50, 5000], [5000, 100, 5000]),  # a large block has its own heap
-        ([400] * 8, [400, 400, 800, 1000, 1000]),
+        ([100] * 12, [*[100] * 9, 112, 126, 142]),  # each new heap is an eighth of the total
         ([0], [100]),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.errors import OutOfMemory
-from lbrx.memory.pool import SMALLEST, Pool, size_class
+from lbrx.memory.pool import RESERVED, SMALLEST, Pool, size_class
 
 LIMIT = 1 << 20
 
@@ -101,6 +101,8 @@ class Model:
         assert books.in_use + books.cached == sum(self.allocator.live.values()) <= LIMIT
         assert books.high_water == self.high
         assert books.cached <= LIMIT // 4
+        assert books.in_use + books.cached <= RESERVED * self.high
+        assert books.high_water <= books.reserved_high_water <= RESERVED * self.high
 
 
 @given(STEPS, st.integers(LIMIT // 4, 2 * LIMIT))
@@ -136,12 +138,38 @@ def test_a_cached_block_serves_requests_of_over_half_its_size():
 def test_a_refused_block_stays_cached():
     allocator = Allocator()
     pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
-    first, second = pool.take(1000), pool.take(1000)
-    pool.give(*first)
-    pool.give(*second)
+    first, second, third = (pool.take(1000) for _ in range(3))
+    for each in (first, second, third):
+        pool.give(*each)
     assert pool.take(1000, accept=lambda block: block == first[0]) == first
-    assert pool.take(1000, accept=lambda block: False)[0] == 3
-    assert pool.statistics().cached == second[1]
+    assert pool.take(1000, accept=lambda block: False)[0] == 4
+    books = pool.statistics()
+    assert books.cached == second[1] + third[1]  # both are still in use by the device
+    assert books.high_water == books.reserved_high_water == 4 * first[1]
+
+
+def test_a_refused_block_serves_later_requests():
+    allocator = Allocator()
+    pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
+    busy = pool.take(4000)
+    pool.give(*busy)
+    other = pool.take(4000, accept=lambda block: block != busy[0])
+    assert pool.take(3600) == busy
+    pool.give(*busy)
+    pool.give(*other)
+    pool.take(20000)  # which no cached block serves, and none is refused: the bound holds again
+    books = pool.statistics()
+    assert books.in_use + books.cached <= RESERVED * books.high_water
+
+
+def test_what_was_not_used_for_the_longest_time_is_freed():
+    allocator = Allocator()
+    pool: Pool[int] = Pool(allocator.allocate, allocator.free, LIMIT)
+    old, new, large = pool.take(1000), pool.take(3000), pool.take(20000)
+    for each in (large, old, new):
+        pool.give(*each)
+    pool.take(50000)
+    assert pool.statistics().cached == old[1] + new[1]
 
 
 def test_memory_comes_back_before_a_request_fails():

@@ -12,12 +12,13 @@ import pytest
 from device_memory import shares_memory
 from host_pages import shares_mapped_files
 
+from lbrx.arrays.storage import empty_aligned
 from lbrx.errors import DeviceError, OutOfMemory
 from lbrx.memory.heap import FIRST_HEAP_BYTES, HEAP_BYTES
 from lbrx.memory.zero_copy import PAGE, Span, page_span, shareable_span
 from lbrx.metal import Context, stats
 from lbrx.metal.binding import Metal, page_size
-from lbrx.storage import empty_aligned
+from lbrx.metal.mapped_buffers import MappedBuffers, view_over
 
 GROUP = (64, 1, 1)
 
@@ -154,10 +155,26 @@ def test_the_page_rule():
 def test_a_mapping_longer_than_any_buffer_is_taken_in_parts(gpu, monkeypatch):
     host = aligned(4 * PAGE, np.uint8)
     monkeypatch.setattr(gpu, "info", replace(gpu.info, max_buffer=2 * PAGE))
+    monkeypatch.setattr(gpu, "_mapped", MappedBuffers(gpu._host_block, PAGE, 2 * PAGE))
     assert gpu.share(host) is None
     part = gpu.share(host[PAGE + 8 : 2 * PAGE])
-    assert part.block.length == PAGE
+    assert part.block.length == 2 * PAGE
     assert shares(part, host[PAGE + 8 : 2 * PAGE])
+    assert gpu.share(host[2 * PAGE : 3 * PAGE]).block is not part.block
+    assert gpu.share(host[:9]).block is part.block
+    across = gpu.share(host[PAGE : 3 * PAGE])  # in no view: it has a buffer of its own
+    assert (across.block.address, across.block.length) == (host.ctypes.data + PAGE, 2 * PAGE)
+
+
+@pytest.mark.parametrize("length", [1, 39, 40, 41, 70, 71, 100, 333])
+def test_views_contain_what_is_not_longer_than_their_overlap(length):
+    whole = Span(1000, length)
+    for start in range(length):
+        for nbytes in range(1, min(10, length - start) + 1):
+            view = view_over(whole, Span(1000 + start, nbytes), longest=40, overlap=10)
+            assert 1000 <= view.address <= 1000 + start
+            assert view.length <= 40
+            assert start + nbytes <= view.address - 1000 + view.length <= length
 
 
 # ---- accounting ----

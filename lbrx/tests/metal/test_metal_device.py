@@ -13,8 +13,8 @@ import pytest
 
 from lbrx.cli import main
 from lbrx.cli.devices import table
-from lbrx.metal import devices
-from lbrx.metal.device import chips, registry_cores
+from lbrx.metal import device, devices
+from lbrx.metal.device import chips, default_device, describe, registry_cores
 
 soft_only = pytest.mark.skipif(sys.platform == "darwin", reason="about the software device")
 
@@ -90,7 +90,7 @@ def test_work_under_a_profile(profile, text, lbrx_cache):
 
 def test_the_table_of_chips():
     """Apple's own figures of two chips."""
-    assert len(chips()) == 16
+    assert len(chips()) == 18
     first, large = chips()["M1"], chips()["M2 Ultra"]
     assert (first.family, first.cores, first.memory) == (7, 8, (8, 16))
     assert (large.family, large.cores, large.memory) == (8, 76, (64, 128, 192))
@@ -142,3 +142,30 @@ def test_the_module_is_the_command():
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert "Show the Metal devices and what they can do." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "chip", "like", "bandwidth", "peak"),
+    [
+        ("Apple M3 Max", 30, "M3 Max", None, 307.2, 10.6),
+        ("Apple M3 Max", 40, "M3 Max", None, 409.6, 14.1),
+        ("Apple M9 Max", 48, "M9 Max", "M5 Max", 614, 19.4),
+        ("Apple M9", None, "M9", "M5", 153.6, 4.04),
+    ],
+)
+def test_rates_by_the_cores_that_a_mac_has(
+    name, cores, chip, like, bandwidth, peak, monkeypatch, capsys
+):
+    """And of chips that are newer than the table: they say what they are taken to be."""
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m3-max")
+    made = default_device()
+    monkeypatch.setattr(type(made), "name", lambda self: name)
+    monkeypatch.setattr(device, "_cores", lambda *given: cores)
+    info = describe(made)
+    assert (info.chip, info.like, info.cores) == (chip, like, cores or 10)
+    assert info.bandwidth / 1e9 == pytest.approx(bandwidth)
+    assert info.fp32_peak / 1e12 == pytest.approx(peak, rel=0.01)
+    rows = dict(table(info))
+    assert ("M9" in rows["FP32 peak"]) == (like is not None)
+    if like:
+        assert f"{chip} is not in the chip table, taken as {like}" in rows["memory bandwidth"]

@@ -7,14 +7,26 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import lbrx
 from lbrx.errors import DeviceError, SettingError
 from lbrx.metal.binding import Metal
-from lbrx.metal.library import SAVE_EVERY, SHADERS, Shaders, digest, shader_text
+from lbrx.metal.compile_time import SharedTime
+from lbrx.metal.library import (
+    SHADERS,
+    PipelineRequest,
+    Shaders,
+    digest,
+    generated,
+)
+from lbrx.metal.pipeline_archive import SAVE_EVERY
+from lbrx.metal.shader_files import shader_text
 
 GROUP = (32, 1, 1)
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -42,7 +54,7 @@ def shaders(gpu, tmp_path):
 def write(shaders, **files):
     for name, text in files.items():
         stem, kind = name.rsplit("_", 1)
-        (shaders._folder / f"{stem}.{kind}").write_text(text)
+        (shaders._files.root / f"{stem}.{kind}").write_text(text)
 
 
 def run(gpu, pipeline, values):
@@ -61,7 +73,7 @@ def test_headers_are_put_in_once(gpu, shaders):
         "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) "
         "{ x[i] += two(); }\n",
     )
-    assert shader_text(shaders._folder, "main.metal").count("float one()") == 1
+    assert shader_text(shaders._files, "main.metal").count("float one()") == 1
     assert run(gpu, shaders.pipeline("main", "k"), [1, 2]) == [3, 4]
 
 
@@ -80,7 +92,7 @@ def test_errors_have_the_file_and_line(shaders, place):
 
 
 def test_what_is_missing_is_named(gpu, shaders):
-    with pytest.raises(DeviceError, match=r"nothing\.metal cannot be read"):
+    with pytest.raises(DeviceError, match=r"nothing\.metal is not in .*shaders"):
         shaders.pipeline("nothing", "k")
     with pytest.raises(DeviceError, match=r"no kernel fill in random\.metal: it has random_b"):
         gpu.shaders.pipeline("random", "fill")
@@ -118,6 +130,35 @@ def test_checking_compiles_anew(gpu):
     assert gpu.shaders.pipeline("random", "random_uniform_float16") is plain
 
 
+def test_threads_that_compile_side_by_side_take_the_time_once():
+    now = [0.0]
+    spent = SharedTime(lambda: now[0])
+    with spent.running():
+        now[0] = 2
+        with spent.running():
+            now[0] = 3
+            assert spent.seconds == 3
+        now[0] = 5
+    now[0] = 10
+    assert spent.seconds == 5
+    with spent.running():
+        now[0] = 11
+    assert spent.seconds == 6
+
+
+@pytest.mark.metal
+def test_the_time_of_compiling_is_within_that_of_the_call(gpu, shaders):
+    names = [f"k{secrets.token_hex(4)}" for _ in range(4)]
+    texts = (f"kernel void {name}(device float* x [[buffer(0)]]) {{ x[0] = 1; }}" for name in names)
+    write(shaders, main_metal=HEAD + "\n".join(texts))
+    requests = [PipelineRequest("main", name) for name in names]
+    began = time.perf_counter()
+    shaders.compile_all(requests)
+    taken = time.perf_counter() - began
+    assert shaders.compiled.kernels == 4
+    assert 0 < shaders.compiled.seconds <= taken
+
+
 @pytest.mark.metal
 def test_threads_compile_a_pipeline_once(gpu):
     found = []
@@ -149,7 +190,7 @@ def count_compilations(shaders, monkeypatch):
     make = library._make
 
     def counting(descriptor, options):
-        if options == Metal.MTLPipelineOptionNone:
+        if not options & Metal.MTLPipelineOptionFailOnBinaryArchiveMiss:
             counted.append(descriptor)
         return make(descriptor, options)
 
@@ -211,8 +252,10 @@ def test_archives_are_saved_as_they_grow(gpu, tmp_path):
         + ("kernel void k(device uint* x [[buffer(0)]]) { x[0] = n; }")
     )
     library = shaders._library("grow", source, False)
-    library._new = SAVE_EVERY - 1
     shaders.pipeline("grow", "k", {0: 1}, source=source)
+    assert not archives(shaders)
+    library.archive._new *= SAVE_EVERY - 1
+    shaders.pipeline("grow", "k", {0: 2}, source=source)
     assert len(archives(shaders)) == 1
 
 
@@ -257,8 +300,8 @@ def test_a_metallib_is_preferred_if_it_is_of_these_sources(gpu, shaders):
     soft = pytest.importorskip("softmetal")
     body = "kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]])"
     write(shaders, main_metal=HEAD + body + " { x[i] = 1; }\n")
-    text = shader_text(shaders._folder, "main.metal")
-    path = shaders._folder / f"main-{digest(text, False)}.metallib"
+    text = shader_text(shaders._files, "main.metal")
+    path = shaders._files.root / f"main-{digest(text, False)}.metallib"
     other, error = gpu.device.newLibraryWithSource_options_error_(
         HEAD + body + " { x[i] = 2; }", None, None
     )
@@ -267,20 +310,27 @@ def test_a_metallib_is_preferred_if_it_is_of_these_sources(gpu, shaders):
     assert run(gpu, shaders.pipeline("main", "k"), [0]) == [2]
     assert run(gpu, shaders.pipeline("main", "k", safe_math=True), [0]) == [1]
     path.write_bytes(b"MTLB of another platform")
-    again = Shaders(gpu.device, shaders._cache.parent, shaders._folder)
+    again = Shaders(gpu.device, shaders._cache.parent, shaders._files.root)
     assert run(gpu, again.pipeline("main", "k"), [0]) == [1]
     assert soft.MTLCreateSystemDefaultDevice() is not None
 
 
 def test_every_shader_of_the_package_compiles(gpu):
-    assert gpu.shaders.stems() == sorted(path.stem for path in SHADERS.glob("*.metal"))
+    assert gpu.shaders.stems() == SHADERS.stems()
     for stem in gpu.shaders.stems():
         assert gpu.shaders.functions(stem)
 
 
+def test_no_two_shaders_have_one_name():
+    sources = [path for root in SHADERS.roots() for path in root.rglob("*.[hm]*")]
+    names = Counter((path.name, path.parent.name == "records") for path in sources)
+    assert len(names) > 60
+    assert not [name for name, count in names.items() if count > 1]
+
+
 def test_only_the_binding_names_metal():
     """PyObjC's modules and softmetal are imported in one place."""
-    package = Path(SHADERS).parent
+    package = Path(lbrx.__file__).parent
     imports = re.compile(
         r'(?m)^\s*(?:import|from) (?:Metal|softmetal|objc|Foundation)|"softmetal(?:\.[\w.]+)?"'
     )
@@ -296,3 +346,56 @@ def test_a_folder_of_shaders_that_is_not_there(monkeypatch, gpu, tmp_path):
     monkeypatch.setenv("LBRX_SHADERS", str(tmp_path / "nowhere"))
     with pytest.raises(SettingError, match=r"LBRX_SHADERS='.*nowhere' is not a folder: unset it"):
         Shaders(gpu.device, tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(Metal, "checking"), reason="plays a virtual machine")
+def test_a_device_without_archives_compiles_each_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-paravirtual-device")
+    monkeypatch.setenv("SOFTMETAL_STRICT", "host")
+    device = Metal.MTLCreateSystemDefaultDevice()
+    assert device.newBinaryArchiveWithDescriptor_error_(
+        Metal.MTLBinaryArchiveDescriptor.new(), None
+    )[0] is None  # fmt: skip
+    shaders = Shaders(device, tmp_path)
+    for _ in range(2):
+        assert shaders.pipeline("random", "random_uniform_float32").max_threads
+    assert shaders.compiled.kernels == 1
+    shaders.save()
+    assert not archives(shaders)
+
+
+def test_archives_are_filled_when_they_are_written(gpu, tmp_path, monkeypatch):
+    """Adding a pipeline compiles it a second time."""
+    shaders, added = Shaders(gpu.device, tmp_path), []
+    archive = type(shaders._library("random", None, False).archive.opened())
+    add = archive.addComputePipelineFunctionsWithDescriptor_error_
+
+    def counting(*given):
+        added.append(given)
+        return add(*given)
+
+    monkeypatch.setattr(
+        archive, "addComputePipelineFunctionsWithDescriptor_error_", counting, raising=True
+    )
+    shaders.pipeline("random", "random_uniform_float32")
+    shaders.pipeline("random", "random_bernoulli_bool")
+    assert not added
+    shaders.save()
+    assert len(added) == 2
+    assert archives(shaders)
+
+
+OPTIONS = """
+kernel void version(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  x[i] = i == 0 ? __METAL_VERSION__ : isnan(x[i]);
+}
+"""
+
+
+def test_lbrx_s_own_sources_have_a_pinned_version(gpu, shaders):
+    own = shaders.pipeline("own", "version", source=generated(HEAD + OPTIONS), safe_math=True)
+    assert run(gpu, own, [0, np.nan])[:2] == [310, 1]
+    write(shaders, stem_metal=HEAD + OPTIONS)
+    assert run(gpu, shaders.pipeline("stem", "version"), [0, 0])[0] == 310
+    users = shaders.pipeline("users", "version", source=HEAD + OPTIONS, safe_math=True)
+    assert run(gpu, users, [0, 0])[0] > 310

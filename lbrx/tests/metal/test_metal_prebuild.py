@@ -14,9 +14,10 @@ import pytest
 
 from lbrx.cli import shaders as shaders_command
 from lbrx.errors import DeviceError, SettingError
-from lbrx.kernels.planning import sample_pipelines
+from lbrx.kernels.samples import sample_pipelines
 from lbrx.metal.library import PipelineRequest, Shaders
 from lbrx.metal.prebuild import build_metallibs, build_pipelines, plain_kernels
+from lbrx.metal.shader_files import ShaderFiles
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 XCRUN = """#!/bin/sh
@@ -70,7 +71,10 @@ def test_wide_vectors_are_for_cpus_only(gpu, folder, tmp_path, xcrun):
     assert len(plain_kernels(shaders, shaders.stems(), for_gpu=True)) == 2
     assert len(plain_kernels(shaders, shaders.stems())) == 3
     xcrun()
-    assert {path.name.split("-")[0] for path in build_metallibs(folder)} == {"one", "two"}
+    assert {path.name.split("-")[0] for path in build_metallibs(ShaderFiles(folder))} == {
+        "one",
+        "two",
+    }
 
 
 @pytest.mark.metal
@@ -106,7 +110,7 @@ def test_listing_compiles_and_runs_nothing(gpu):
 def test_metal_libraries_replace_older_ones(folder, xcrun):
     log = xcrun()
     (folder / "one-0123.metallib").write_text("old")
-    built = build_metallibs(folder)
+    built = build_metallibs(ShaderFiles(folder))
     assert sorted(folder.glob("*.metallib")) == sorted(built)
     assert len(built) == 2
     commands = log.read_text().splitlines()
@@ -116,13 +120,13 @@ def test_metal_libraries_replace_older_ones(folder, xcrun):
 
 def test_without_xcode_nothing_is_built(folder, xcrun):
     xcrun(find=1)
-    assert build_metallibs(folder) == []
+    assert build_metallibs(ShaderFiles(folder)) == []
 
 
 def test_a_compiler_error_is_a_device_error(folder, xcrun):
     xcrun(status=1)
     with pytest.raises(DeviceError, match=r"one-\w+\.metallib does not compile"):
-        build_metallibs(folder)
+        build_metallibs(ShaderFiles(folder))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,7 @@ def test_mistakes_about_targets(options, text, tmp_path):
 USING = """
 import ctypes, sys
 from lbrx.metal import context
-from lbrx.kernels.planning import sample_pipelines
+from lbrx.kernels.samples import sample_pipelines
 from lbrx.metal.prebuild import build_pipelines
 
 gpu = context()

@@ -17,7 +17,7 @@ from device_memory import DISCRETE, shares_memory, survives_faults
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 from lbrx.metal.command_queue import CommandQueue
-from lbrx.metal.commands import is_settled, recording
+from lbrx.metal.commands import Encoded
 from lbrx.metal.context import Context
 from lbrx.metal.outcome import Outcome
 from lbrx.metal.staging import CHUNK
@@ -108,7 +108,7 @@ def test_threadgroup_memory_bytes_and_foreign_work(gpu):
         )
         encoder.endEncoding()
 
-    gpu.queue.encode("blit", [out], copy, variant="copy")
+    gpu.queue.run(Encoded("blit", (out,), copy, variant="copy"))
     assert out.array(np.uint32).tolist() == [2016, 2016]
     assert gpu.queue.counts() == {"sum:group": 1, "blit:copy": 1}
 
@@ -533,17 +533,3 @@ def test_work_on_failed_operands_has_their_error():
     with pytest.raises(DeviceError, match="the cause"):
         dependent.check()
     assert not cause.unreported
-
-
-@pytest.mark.metal
-def test_what_a_list_writes_is_not_settled(gpu):
-    written, read = (gpu.upload(np.zeros(64, np.uint32)) for _ in range(2))
-    assert not is_settled([read])  # a kernel that is not in a list may follow any other
-    with recording():
-        assert is_settled([written, read])
-        gpu.queue.dispatch(
-            kernel(gpu, "sum"), [read, written], GROUP, GROUP, threadgroup_memory=(256,)
-        )
-        assert is_settled([read])
-        assert not is_settled([written.slice(32, 32)])
-        assert not is_settled([read, written])

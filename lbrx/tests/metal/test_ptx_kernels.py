@@ -16,15 +16,16 @@ import pytest
 from seeds import derived
 
 from lbrx.cli.shaders import SERIAL
-from lbrx.kernels.planning import sample_pipelines
+from lbrx.kernels.samples import sample_pipelines
 from lbrx.metal import Context, binding
-from lbrx.metal.library import SHADERS, ConstantValue, PipelineRequest, shader_text
+from lbrx.metal.library import SHADERS, ConstantValue, PipelineRequest
 from lbrx.metal.prebuild import WIDE, build_for_target
+from lbrx.metal.shader_files import shader_text
 
 TARGET = "sm_90"
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STEMS = sorted(
-    path.stem for path in SHADERS.glob("*.metal") if WIDE not in shader_text(SHADERS, path.name)
+    path.stem for path in SHADERS.sources() if WIDE not in shader_text(SHADERS, path.name)
 )
 # Values of function constants that no sample of the stem's family gives.
 VALUES: dict[str, ConstantValue] = {
@@ -39,15 +40,14 @@ VALUES: dict[str, ConstantValue] = {
 # Runs an example and lists the pipelines that it asks for; a null device computes nothing.
 LISTING = """
 import pickle, runpy, sys
-from lbrx.metal.library import PipelineRequest, Shaders
+from lbrx.metal.library import Shaders
 
-requests, made = {}, Shaders.pipeline
-def pipeline(self, stem, function, constants=None, *, safe_math=False, source=None):
-    given = tuple(sorted((constants or {}).items()))
-    requests[PipelineRequest(stem, function, given, safe_math, source)] = None
-    return made(self, stem, function, constants, safe_math=safe_math, source=source)
+requests, made = {}, Shaders.compiled_for
+def compiled_for(self, request):
+    requests[request] = None
+    return made(self, request)
 
-Shaders.pipeline = pipeline
+Shaders.compiled_for = compiled_for
 example, output = sys.argv[1:]
 del sys.argv[1:]
 runpy.run_path(example, run_name="__main__")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from lbrx.errors import FormatError
 from lbrx.mac_report.report import Entry, Report, Status, StepResult
+from lbrx.metal import calibration_file
 
 MOST = 30  # problems that are shown
 RATES = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s"}
@@ -19,7 +22,7 @@ def page(report: Report) -> str:
     for step in report.steps:
         bad = sum(entry.status is Status.FAILED for entry in step.entries)
         counted = f"{len(step.entries)} entries, {bad} failed"
-        lines.append(f"{step.name:<8} {step.status:<9} {step.seconds:6.0f} s  {counted}")
+        lines.append(f"{step.name:<11} {step.status:<9} {step.seconds:6.0f} s  {counted}")
     problems = list(_problems(report))
     lines += ["", "What to mend first:" if problems else "Nothing to mend was found."]
     lines += [f"{i:3}. {text}" for i, text in enumerate(problems[:MOST], 1)]
@@ -43,11 +46,9 @@ def _problems(report: Report) -> Iterator[str]:
             reason = step.text.strip().splitlines() or ["no reason given"]
             more = f" ({reason[-1][:200]})" if len(reason) > 1 else ""
             yield f"the step {step.name} {step.status}: {reason[0]}{more}"
-    orders = {"system": _each, "shaders": _diagnosed, "results": _by_error,
-              "tests": _each, "speed": _each}  # fmt: skip
-    for name, order in orders.items():
-        if (found := report.step(name)) is not None:
-            yield from order(found)
+    orders = {"shaders": _diagnosed, "results": _by_error, "validation": _by_error}
+    for step in report.steps:
+        yield from orders.get(step.name, _each)(step)
     yield from _warnings(report.step("shaders"))
 
 
@@ -103,13 +104,38 @@ def _warnings(step: StepResult | None) -> Iterator[str]:
 
 
 def _speeds(report: Report) -> Iterator[str]:
-    step = report.step("speed")
-    entries = [e for e in step.entries if e.status is Status.OK] if step is not None else []
-    if entries:
-        yield ""
-    for entry in entries:
-        values = entry.values
-        rates = [f"{values[key]} {unit}" for key, unit in RATES.items() if key in values]
-        share = values.get("of_bandwidth", values.get("of_fp32_peak"))
-        of_peak = f", {share:.0%} of the chip's peak" if isinstance(share, float) else ""
-        yield f"{entry.name:<20} {', '.join(rates)}{of_peak}"
+    for name in ("speed", "costs", "model", "neural engine"):
+        step = report.step(name)
+        entries = [e for e in step.entries if e.status is Status.OK] if step is not None else []
+        if entries:
+            yield f"\n{name}:"
+        for entry in entries:
+            yield f"{entry.name:<32} {_figures(entry.values)}"
+
+
+def _figures(values: Mapping[str, Any]) -> str:
+    """Rates with their shares of the chip's peak, and other numbers under their names."""
+    rates = [f"{values[key]} {unit}" for key, unit in RATES.items() if key in values]
+    share = values.get("of_bandwidth", values.get("of_fp32_peak"))
+    of_peak = [f"{share:.0%} of the chip's peak"] if isinstance(share, float) else []
+    others = [
+        f"{key.replace('_', ' ')} {value}" for key, value in values.items() if not rates and value
+    ]
+    joules = [f"{values['joules']:.3g} J"] if rates and values.get("joules") else []
+    power = values.get("power")
+    slowed = [power] if rates and power and power != "thermal state nominal" else []
+    return ", ".join([*rates, *of_peak, *joules, *slowed, *others])
+
+
+def adopt_calibration(report: Report) -> Iterator[str]:
+    """Let lbrx's estimates for the report's device use what was measured on it; says so. A soft
+    device's figures are those of its host, and stay there."""
+    step = report.step("calibration")
+    for entry in step.entries if step is not None else ():
+        if entry.name != "speeds" or entry.status is not Status.OK or entry.values.get("soft"):
+            continue
+        try:
+            device, path = calibration_file.adopt(entry.values.get("stored"))
+        except ValueError as problem:
+            raise FormatError(f"the report's calibration is wrong: {problem}") from problem
+        yield f"\nlbrx's estimates for {device} use the measured speeds from now on: {path}"

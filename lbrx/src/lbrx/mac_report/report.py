@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from lbrx import stored_json
 from lbrx.errors import FormatError
 
 FORMAT = 1
@@ -71,7 +72,7 @@ def entries_of(lines: Iterable[str]) -> list[Entry]:
     found = []
     for line in lines:
         try:
-            found.append(_entry(json.loads(line)))
+            found.append(_entry(stored_json.parsed(line)))
         except (ValueError, TypeError, KeyError):
             continue
     return found
@@ -86,7 +87,7 @@ def load(path: Path) -> Report:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise FormatError(f"{path} is larger than any report: give a report's JSON file")
-        data = json.loads(path.read_text("utf-8"))
+        data = stored_json.parsed(path.read_text("utf-8"))
         if data["format"] != FORMAT:
             raise FormatError(f"{path} has format {data['format']!r}: this lbrx reads {FORMAT}")
         return Report(
@@ -94,7 +95,7 @@ def load(path: Path) -> Report:
             day=str(data["day"]),
             steps=tuple(_step(step) for step in data["steps"]),
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
         raise FormatError(f"{path} is not a report of lbrx: {problem!r}") from problem
 
 

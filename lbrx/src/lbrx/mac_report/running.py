@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -30,8 +30,12 @@ from lbrx.version import VERSION
 
 OUTPUT_CHARACTERS = 4000  # of a failed step
 INTERVAL = 5.0  # seconds between lines of progress
-GRACE = 20.0  # seconds after its time until a step is killed; a step ends by itself before
+GRACE = 10.0  # seconds after its time until a step is killed; a step ends by itself before
 Say = Callable[[str], None]
+
+
+# Apple's debug layer and shader validation: without them misuse passes, or ends a kernel silently.
+VALIDATED = {"MTL_DEBUG_LAYER": "1", "MTL_SHADER_VALIDATION": "1"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Step:
     name: str
     title: str
     seconds: float  # it may take
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def command_of(step: Step, results: Path) -> list[str]:
@@ -51,16 +56,29 @@ def run_all(
     steps: Sequence[Step],
     say: Say,
     command: Callable[[Step, Path], list[str]] = command_of,
+    earlier: Report | None = None,
+    keep: Callable[[Report], object] = lambda report: None,
 ) -> Report:
-    """Run all steps; a failure of one is a part of the report."""
-    made = []
+    """Run all steps; a failure of one is a part of the report. What `earlier` has of them without
+    a failure is taken from it. `keep` is called with the report after each step."""
+    made: list[StepResult] = []
     for number, step in enumerate(steps, 1):
+        known = earlier.step(step.name) if earlier is not None else None
+        if known is not None and known.status is Status.OK:
+            say(f"[{number}/{len(steps)}] {step.title}: as in the earlier report")
+            made.append(known)
+            continue
         say(f"[{number}/{len(steps)}] {step.title} (at most {step.seconds / 60:.1f} minutes)")
         result = _run(step, command, say)
         bad = sum(entry.status is Status.FAILED for entry in result.entries)
         counted = f"{len(result.entries)} entries, {bad} failed"
         say(f"    {result.status}, {counted}, {result.seconds:.0f} s")
         made.append(result)
+        keep(_report(made))
+    return _report(made)
+
+
+def _report(made: Sequence[StepResult]) -> Report:
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Report(VERSION, day, tuple(made))
 
@@ -73,7 +91,7 @@ def _run(step: Step, command: Callable[[Step, Path], list[str]], say: Say) -> St
         progress = _Progress(results, say)
         try:
             with output.open("wb") as log:
-                status, text = _wait(command(step, results), log, step.seconds + GRACE, progress)
+                status, text = _wait(step, command(step, results), log, progress)
         except OSError as problem:
             status, text = Status.CRASHED, f"its process did not start: {problem}"
         entries = entries_of(results.read_text("utf-8", "replace").splitlines())
@@ -106,15 +124,17 @@ class _Progress:
 
 
 def _wait(
-    command: Sequence[str], log: IO[bytes], seconds: float, progress: Callable[[], None]
+    step: Step, command: Sequence[str], log: IO[bytes], progress: Callable[[], None]
 ) -> tuple[Status, str]:
     """Run a process with its output in the log."""
+    seconds = step.seconds + GRACE
     end = time.monotonic() + seconds
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
+        env={**os.environ, **step.environment},
         start_new_session=True,  # so that its own children end with it
     )
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lbrx.kernels.planning import sample_pipelines
+from lbrx.kernels.samples import sample_pipelines
 from lbrx.mac_report.report import Status
 from lbrx.mac_report.steps import Recorder
 from lbrx.metal import Context, context

@@ -10,6 +10,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,43 +54,24 @@ class Recorder:
         return True
 
 
-def _system(record: Recorder) -> None:
-    from lbrx.mac_report.system import record_system
-
-    record_system(record)
-
-
-def _shaders(record: Recorder) -> None:
-    from lbrx.mac_report.shaders import record_shaders
-
-    record_shaders(record)
+def _run(module: str, function: str, record: Recorder) -> None:
+    """Imported when it runs: an import that fails is the failure of one step."""
+    getattr(import_module(f"lbrx.mac_report.{module}"), function)(record)
 
 
-def _results(record: Recorder) -> None:
-    from lbrx.mac_report.results import record_results
-
-    record_results(record)
-
-
-def _tests(record: Recorder) -> None:
-    from lbrx.mac_report.suite import record_tests
-
-    record_tests(record)
-
-
-def _speed(record: Recorder) -> None:
-    from lbrx.mac_report.speed import record_speed
-
-    record_speed(record)
-
-
-# Imported when they run: an import that fails is the failure of one step.
 STEPS: dict[str, Callable[[Recorder], None]] = {
-    "system": _system,
-    "shaders": _shaders,
-    "results": _results,
-    "tests": _tests,
-    "speed": _speed,
+    "system": partial(_run, "system", "record_system"),
+    "shaders": partial(_run, "shaders", "record_shaders"),
+    "results": partial(_run, "results", "record_results"),
+    "assumptions": partial(_run, "assumptions", "record_assumptions"),
+    # Under Metal's own validation, which ends the process: running.py sets it.
+    "validation": partial(_run, "results", "record_results"),
+    "tests": partial(_run, "suite", "record_tests"),
+    "speed": partial(_run, "speed", "record_speed"),
+    "costs": partial(_run, "costs", "record_costs"),
+    "calibration": partial(_run, "measures", "record_calibration"),
+    "model": partial(_run, "measures", "record_model"),
+    "neural engine": partial(_run, "neural_engine", "record_neural_engine"),
 }
 
 

@@ -39,17 +39,17 @@ def arrange(lifetimes: Sequence[Lifetime]) -> ArenaLayout:
     placed: dict[int, list[int]] = {}  # by the steps that they live in
     size = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size):
-        own = lifetimes[index]
-        life = range(own.first, own.last + 1)
+        lifetime = lifetimes[index]
+        life = range(lifetime.first, lifetime.last + 1)
         met = {i for step in life for i in placed.get(step, ())}
         taken = sorted((offsets[i], offsets[i] + lifetimes[i].size) for i in met)
         place = 0
         for start, end in taken:
-            if place + own.size <= start:
+            if place + lifetime.size <= start:
                 break
             place = max(place, -(-end // ALIGNMENT) * ALIGNMENT)
         offsets[index] = place
-        size = max(size, place + own.size)
+        size = max(size, place + lifetime.size)
         for step in life:
             placed.setdefault(step, []).append(index)
     return ArenaLayout(tuple(offsets), size)

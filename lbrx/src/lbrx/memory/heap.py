@@ -15,21 +15,18 @@ T = TypeVar("T")
 
 HEAP_BYTES = 64 << 20  # the largest heap that blocks share
 FIRST_HEAP_BYTES = 1 << 20
+HEAP_PART = 8  # of all shared heaps, that one more may be
 
 
 class Heap(Generic[H]):
-    """A heap of the device, which calls `released(length)` when its last reference is gone."""
+    """A heap of the device, and the claim to its length, which ends with the heap."""
 
-    __slots__ = ("__weakref__", "_released", "handle", "length")
+    __slots__ = ("__weakref__", "_claim", "handle", "length")
 
-    def __init__(self, handle: H, length: int, released: Callable[[int], None]) -> None:
+    def __init__(self, handle: H, length: int, claim: object) -> None:
         self.handle = handle
         self.length = length
-        self._released = released
-
-    # The collector may call this at any moment on any thread: `released` must not take a lock.
-    def __del__(self) -> None:
-        self._released(self.length)
+        self._claim = claim
 
 
 class Heaps(Generic[H, T]):
@@ -58,21 +55,21 @@ class Heaps(Generic[H, T]):
         separate heap, which is freed with it."""
         with self._lock:
             if size >= self._heap_bytes:
-                own = self._create(size)
-                return None if own is None else self._place(own, size)
+                heap_of_its_own = self._create(size)
+                return None if heap_of_its_own is None else self._place(heap_of_its_own, size)
             for heap in self._shared:
                 if (block := self._place(heap, size)) is not None:
                     return block
-            # Each new heap doubles what is shared, so that small programs reserve little.
+            # Each new heap is a part of what is shared, so that little of it is idle.
             total = sum(heap.length for heap in self._shared)
-            length = min(max(total, self._first_bytes), self._heap_bytes)
-            made = self._create(max(size, length))
-            if made is None and size < length:
-                made = self._create(size)
-            if made is None:
+            length = min(max(total // HEAP_PART, self._first_bytes), self._heap_bytes)
+            new_heap = self._create(max(size, length))
+            if new_heap is None and size < length:
+                new_heap = self._create(size)
+            if new_heap is None:
                 return None
-            self._shared.append(made)
-            return self._place(made, size)
+            self._shared.append(new_heap)
+            return self._place(new_heap, size)
 
     def trim(self) -> None:
         """Free the shared heaps without blocks."""

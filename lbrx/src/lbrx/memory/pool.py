@@ -11,6 +11,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from lbrx.errors import OutOfMemory
@@ -20,9 +21,11 @@ T = TypeVar("T", bound=Hashable)
 SMALLEST = 256  # bytes, which satisfies the alignment of every type
 STEPS = 8  # size classes per doubling: at most an eighth of a block is wasted
 CACHED_PART = 4  # a quarter of the limit may be cached: other programs need memory too
+RESERVED = 19 / 16  # of the most that was in use: what is reserved with a new block, at most
 HOLDERS = 5  # labels that an error lists
 
 
+@lru_cache(4096)
 def size_class(size: int) -> int:
     """The block length that serves `size` bytes: one of eight in every doubling."""
     if size <= SMALLEST:
@@ -38,7 +41,8 @@ class PoolStatistics:
     in_use: int  # by buffers of the pool and of heaps
     cached: int  # free blocks of the pool
     heaps_idle: int  # of heaps, beside what buffers occupy
-    high_water: int  # the largest in_use so far
+    high_water: int  # the largest in_use so far, with the blocks that a request refused meanwhile
+    reserved_high_water: int  # the largest sum of the first three so far
     limit: int
     hits: int  # served from the cache
     misses: int  # served by the allocator
@@ -78,40 +82,48 @@ class Pool(Generic[T]):
         # Block, length and label of what was in use; without a block it was in a heap, and without
         # a label it is the heap itself.
         self._returned: deque[tuple[T | None, int, str | None]] = deque()
-        self._cache: dict[int, list[T]] = {}  # length -> its free blocks, the newest last
+        # Free blocks by length, the newest last. The lengths that were used last come last.
+        self._cache: dict[int, list[T]] = {}
         self._held: Counter[str] = Counter()  # label -> bytes in use
         # Blocks in use. The collector finalises every object of a dead cycle before it frees one:
         # a block that only the cycle referred to would be finalised before it is returned.
         self._taken: set[T] = set()
-        self._in_use = self._cached = self._heaps_idle = self._high_water = 0
+        self._in_use = self._cached = self._heaps_idle = 0
+        self._high_water = self._reserved_high_water = 0
         self._hits = self._misses = 0
 
     def take(
         self, size: int, label: str = "buffers", accept: Callable[[T], bool] | None = None
     ) -> tuple[T, int]:
-        """A block of at least `size` bytes, and its length; `accept` may refuse cached blocks."""
+        """A block of at least `size` bytes, and its length. `accept` may refuse cached blocks,
+        which pending work still uses: they count as in use for this request."""
         length = SMALLEST if size <= SMALLEST else size_class(size)
         with self._lock:
             if self._returned:
                 if len(self._returned) == 1 and accept is None:
-                    block, given, before = self._returned[0]
-                    if block is not None and given == length and before == label:
+                    block, ticket, before = self._returned[0]
+                    if block is not None and ticket == length and before == label:
                         self._returned.popleft()  # the same bytes stay in use
                         self._hits += 1
                         return block, length
                 self._collect()
-            found = self._cached_block(length, accept) if self._cached else None
-            if found is not None:
+            exact = self._cache.get(length) if accept is None else None
+            best: tuple[T, int] | None = None
+            if exact:
+                best = exact.pop(), length
+            elif self._cached:
+                best = self._cached_block(length, accept)
+            if best is not None:
                 self._hits += 1
-                self._cached -= found[1]
+                self._cached -= best[1]
             else:
                 self._misses += 1
-                block = self._fresh(length)
-                found = (block, length) if block is not None else None
-            if found is not None:
-                self._taken.add(found[0])
-                self._count(found[1], label)
-                return found
+                block = self._fresh(length, self._refused(accept))
+                best = (block, length) if block is not None else None
+            if best is not None:
+                self._taken.add(best[0])
+                self._count(best[1], label)
+                return best
         return self._last_resort(size, length, label), length
 
     def give(self, block: T, length: int, label: str = "buffers") -> None:
@@ -125,8 +137,9 @@ class Pool(Generic[T]):
             room = self._room(length)
             if room < 0:
                 return False
-            self._shrink(room)
+            self._shrink(min(room, self._spare(0)))
             self._heaps_idle += length
+            self._note_reserved()
             return True
 
     def disclaim(self, length: int) -> None:
@@ -159,6 +172,7 @@ class Pool(Generic[T]):
                 cached=self._cached,
                 heaps_idle=self._heaps_idle,
                 high_water=self._high_water,
+                reserved_high_water=self._reserved_high_water,
                 limit=self.limit,
                 hits=self._hits,
                 misses=self._misses,
@@ -196,10 +210,9 @@ class Pool(Generic[T]):
                 continue
             self._taken.discard(block)
             self._cached += length
-            if length in cache:
-                cache[length].append(block)
-            else:
-                cache[length] = [block]
+            blocks = cache.pop(length, [])
+            blocks.append(block)
+            cache[length] = blocks
         if self._cached > self.cache_limit:
             self._shrink(self.cache_limit)
 
@@ -218,33 +231,62 @@ class Pool(Generic[T]):
             candidate = size_class(candidate + 1)
         return None
 
-    def _fresh(self, length: int) -> T | None:
-        """A new block. Cached ones are freed to stay below the limit, or all if it still fails."""
+    def _refused(self, accept: Callable[[T], bool] | None) -> int:
+        """The bytes of cached blocks that `accept` refuses. To free them would gain nothing before
+        the work that uses them has ended."""
+        if accept is None or not self._cached:
+            return 0
+        return sum(
+            length * sum(not accept(block) for block in blocks)
+            for length, blocks in self._cache.items()
+        )
+
+    def _fresh(self, length: int, refused: int = 0) -> T | None:
+        """A new block. Cached ones are freed so that little more is reserved than was ever in use,
+        and all if it still fails. `refused` bytes of those cached are in use."""
         room = self._room(length)
         if room < 0:
             return None
+        room = min(room, refused + self._spare(length + refused))
         if self._cached > room:
             self._shrink(room)
         block = self._allocate(length)
         if block is None and self._cached:
             self._shrink(0)
             block = self._allocate(length)
+        if block is not None:
+            self._high_water = max(self._high_water, self._in_use + length + refused)
+            self._note_reserved(length)
         return block
+
+    def _spare(self, length: int) -> int:
+        """The bytes that may stay cached beside `length` new ones in use."""
+        used = self._in_use + length
+        most = int(RESERVED * max(self._high_water, used))
+        return max(most - used - self._heaps_idle, 0)
+
+    def _note_reserved(self, length: int = 0) -> None:
+        """`length` bytes of a new block are not counted elsewhere yet."""
+        reserved = self._in_use + self._cached + self._heaps_idle + length
+        self._reserved_high_water = max(self._reserved_high_water, reserved)
 
     def _room(self, length: int) -> int:
         """The bytes that may stay cached beside `length` new ones; negative above the limit."""
         return self.limit - self._in_use - self._heaps_idle - length
 
     def _shrink(self, keep: int) -> int:
-        """Free the largest first, which needs the fewest calls, and of one length the oldest."""
+        """Free blocks of the lengths first that were not used for the longest time, and of one
+        length the oldest."""
         before = self._cached
-        for length in sorted(self._cache, reverse=True):
+        for length in list(self._cache):
+            if self._cached <= keep:
+                break
             blocks = self._cache[length]
             while blocks and self._cached > keep:
                 self._free(blocks.pop(0))
                 self._cached -= length
-            if self._cached <= keep:
-                break
+            if not blocks:
+                del self._cache[length]
         return before - self._cached
 
     # ---- without the lock ----

@@ -30,7 +30,9 @@ def stats() -> dict[str, Any]:
 
     `dispatches` in total and `kernels` by `kernel:variant`; `bytes_in_use` by buffers,
     `bytes_cached` in free blocks of the pool, `bytes_heaps_idle` in heaps beside what buffers
-    occupy, `bytes_high_water` the most ever in use; `pool_hits` and `pool_misses`.
+    occupy; `bytes_reserved`, the sum of these, and `fragmentation`, the part of it that is not in
+    use; `bytes_high_water` and `bytes_reserved_high_water`, the most ever in use and reserved;
+    `pool_hits` and `pool_misses`.
 
     >>> before = lbrx.metal.stats()["dispatches"]
     >>> lbrx.eval(lbrx.arange(3, device="metal") + 1)
@@ -40,18 +42,22 @@ def stats() -> dict[str, Any]:
     made = existing_context()
     if made is None:
         kernels: dict[str, int] = {}
-        names = ("in_use", "cached", "heaps_idle", "high_water", "hits", "misses")
-        pool = dict.fromkeys(names, 0)
+        names = ("in_use", "cached", "heaps_idle", "high_water", "reserved_high_water")
+        pool = dict.fromkeys((*names, "hits", "misses"), 0)
     else:
         kernels = made.queue.counts()
         pool = vars(made.pool.statistics())
+    reserved = pool["in_use"] + pool["cached"] + pool["heaps_idle"]
     return {
         "dispatches": sum(kernels.values()),
         "kernels": kernels,
         "bytes_in_use": pool["in_use"],
         "bytes_cached": pool["cached"],
         "bytes_heaps_idle": pool["heaps_idle"],
+        "bytes_reserved": reserved,
+        "fragmentation": 1 - pool["in_use"] / reserved if reserved else 0.0,
         "bytes_high_water": pool["high_water"],
+        "bytes_reserved_high_water": pool["reserved_high_water"],
         "pool_hits": pool["hits"],
         "pool_misses": pool["misses"],
     }

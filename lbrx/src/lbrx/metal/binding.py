@@ -15,6 +15,7 @@ from typing import Any
 from lbrx.errors import DeviceError, LbrxError, SettingError
 
 SOFT = sys.platform != "darwin"
+SPACING = 256  # bytes: as parts of heaps and arenas are aligned
 
 
 def _module(apples: str, ours: str) -> Any:
@@ -28,12 +29,20 @@ NSURL = _module("Foundation", "softmetal.api.foundation").NSURL
 # if there is an autorelease pool around their creation.
 _objc = _module("objc", "softmetal.api.objc")
 autorelease_pool = _objc.autorelease_pool
+# Ends with the memory of an object, which the collector's finalisers do not mean; on a Mac too.
+AtDeallocation: Any = import_module("softmetal.lifetime").AtDeallocation
+
+
+# Before a source that lbrx's tests check: softmetal then does not check it again.
+CHECKED = "#pragma softmetal checked\n" if SOFT else ""
 
 
 def _correct_metadata() -> None:
     """Register signatures that PyObjC has wrong, as of 12.2: structures that it declares as
-    integers, and a block that Metal calls with three arguments where it declares two."""
+    integers, a block that Metal calls with three arguments where it declares two, and a reflection
+    that it takes instead of returning it. All code of the process then gets three values there."""
     nothing, thing, size = ({"type": code} for code in (b"v", b"@", b"{MTLSize=QQQ}"))
+    result = {"type": b"^@", "type_modifier": b"o"}
     called_with = {0: {"type": b"^v"}, 1: thing, 2: thing, 3: thing}  # the block itself first
     handler = {"type": b"@?", "callable": {"retval": nothing, "arguments": called_with}}
     corrected: dict[bytes, dict[int, Any]] = {
@@ -43,9 +52,16 @@ def _correct_metadata() -> None:
             3: {"type": b"Q"},
             4: handler,
         },
+        b"newComputePipelineStateWithDescriptor:options:reflection:error:": {
+            2: thing,
+            3: {"type": b"Q"},
+            4: result,
+            5: result,
+        },
     }
     for selector, arguments in corrected.items():
-        metadata = {"required": True, "retval": nothing, "arguments": arguments}
+        returned = thing if result in arguments.values() else nothing
+        metadata = {"required": True, "retval": returned, "arguments": arguments}
         _objc.registerMetaDataForSelector(b"NSObject", selector, metadata)
 
 
@@ -57,7 +73,19 @@ CallError: type[Exception] = (
 )
 # Of softmetal's settings, which every evaluation asks for.
 _checks: Any = _module("", "softmetal.checks") if SOFT else None
+_declare_extent: Any = _module("", "softmetal.api.extents").declare_extent if SOFT else None
 _soft_env: Any = _module("", "softmetal.env") if SOFT else None
+
+
+def process_info() -> Any:
+    """NSProcessInfo of this process, on a Mac; None elsewhere."""
+    return None if SOFT else _module("Foundation", "").NSProcessInfo.processInfo()
+
+
+def object_address(thing: Any) -> int:
+    """The Objective-C object behind one of PyObjC's, on a Mac."""
+    address: int = _objc.pyobjc_id(thing)
+    return address
 
 
 def error_of(problem: Exception, text: str) -> LbrxError:
@@ -86,9 +114,48 @@ def _setting(read: Callable[[], Any]) -> Any:
         raise error_of(problem, str(problem)) from problem
 
 
+def declare_extent(encoder: Any, index: int, length: int) -> None:
+    """Tell softmetal's checking modes that kernels may access `length` bytes from its offset on of
+    the buffer bound at `index`. Apple's Metal is never told."""
+    if SOFT:
+        _declare_extent(encoder, index, length)
+
+
+def spacing() -> int:
+    """Bytes between neighbours in a heap or an arena: 0, and in softmetal's checking modes so many
+    that a kernel which leaves one does not arrive in another of its arguments."""
+    return SPACING if is_checking() else 0
+
+
+def wires_memory() -> bool:
+    """Whether memory must be made resident: on a Mac, and where softmetal plays one. In its
+    checking modes everything that is resident counts as within a kernel's reach."""
+    return not SOFT or (page_size() == 16 << 10 and not is_checking())
+
+
+def compiles_singly() -> bool:
+    """Whether each kernel of a stem is compiled by itself: on a Mac, and where softmetal plays one.
+    softmetal checks no kernel of lbrx's before it is used, so that whole stems take no longer."""
+    return not SOFT or page_size() == 16 << 10
+
+
+def prepare_compiler() -> None:
+    """Let softmetal begin to build its headers, for safe maths as lbrx's kernels have, if it has
+    none."""
+    if SOFT:
+        options = import_module("softmetal.types").CompileOptions(fast_math=False)
+        import_module("softmetal.compiler").prepare(options)
+
+
 def chip_table() -> Any:
     """Apple's chips by name. softmetal has the table, and is installed on a Mac too."""
     return import_module("softmetal.chips").chips()
+
+
+def chip_of_device(name: str, cores: int | None = None) -> Any:
+    """The chip of a device by its name and GPU cores, extrapolated if it is newer than the table;
+    None if it is not Apple's."""
+    return import_module("softmetal.chips").chip_of_device(name, cores)
 
 
 def modelled_gpu() -> Any:

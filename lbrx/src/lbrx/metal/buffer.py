@@ -11,16 +11,16 @@ outcome of the last work that wrote it tells whether the bytes are right.
 from __future__ import annotations
 
 import ctypes
+from gc import is_finalized
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.arrays.storage.mapped import FileMapping
 from lbrx.memory.pool import Pool
-from lbrx.metal.binding import Metal
+from lbrx.metal.binding import AtDeallocation, Metal
 from lbrx.metal.outcome import Outcome
-from lbrx.metal.watching import unrepeatable
-from lbrx.storage.mapped import FileMapping
 
 NumpyArray = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ class Block:
 
     __slots__ = (
         *("__weakref__", "address", "handle", "heap", "host", "mapping"),
-        *("length", "private", "source", "ticket", "writable"),
+        *("length", "matrices", "membership", "private", "source", "ticket", "writable"),
     )
 
     def __init__(
@@ -61,9 +61,11 @@ class Block:
         self.writable = writable
         self.heap = heap  # the memory.heap.Heap that it is a part of
         self.private = private  # the host cannot see it
+        self.membership: object = None  # in what stays resident
         self.mapping: FileMapping | None = None  # the file that the memory belongs to
         self.ticket = 0  # of the last work that uses it
         self.source: Outcome | None = None  # of the last work that wrote it
+        self.matrices: dict[object, Any] = {}  # MPSMatrix objects over it, by what describes them
 
 
 def block_over(handle: Any, length: int, heap: object = None) -> Block:
@@ -121,11 +123,14 @@ class Buffer:
 
     def slice(self, offset: int, size: int) -> Buffer:
         """A part of the buffer over the same memory."""
+        self._check_slice(offset, size)
+        return Buffer(self.block, self.offset + offset, size, self._waiter, self)
+
+    def _check_slice(self, offset: int, size: int) -> None:
         if not 0 <= offset <= offset + size <= self.size:
             raise ValueError(
                 f"bytes {offset} to {offset + size} are not within a buffer of {self.size} bytes"
             )
-        return Buffer(self.block, self.offset + offset, size, self._waiter, self)
 
     def wait(self) -> None:
         """Block until the device has finished all work that uses this memory.
@@ -142,7 +147,6 @@ class Buffer:
         """
         block = self.block
         if block.private:
-            unrepeatable()
             copy = self._waiter.download(self).view(dtype)
             copy.flags.writeable = False  # it would not reach the device
             return copy
@@ -155,7 +159,6 @@ class Buffer:
     def unsynchronised(self) -> npt.NDArray[np.uint8]:
         """The bytes without a wait, for memory that the host sees and no pending work writes."""
         assert not self.block.private
-        unrepeatable()
         if self.size == 0:
             return np.empty(0, np.uint8)
         memory = _Exposed.from_address(self.block.address + self.offset)
@@ -167,19 +170,14 @@ class Buffer:
 class HeapBuffer(Buffer):
     """A block of a heap. The pool counts it as in use while something refers to it."""
 
-    __slots__ = ("_label", "_pool")
+    __slots__ = ("_end",)
 
     def __init__(
         self, pool: Pool[Block], block: Block, size: int, waiter: Waiter, label: str
     ) -> None:
         super().__init__(block, 0, size, waiter)
-        self._pool = pool
-        self._label = label
         pool.occupy(block.length, label)
-
-    # Runs at any moment on any thread: `vacate` takes no lock.
-    def __del__(self) -> None:
-        self._pool.vacate(self.block.length, self._label)
+        self._end = AtDeallocation(pool.vacate, block.length, label)
 
 
 class PooledBuffer(Buffer):
@@ -199,7 +197,17 @@ class PooledBuffer(Buffer):
         self._length = length  # of the block, as the pool counts it
         self._label = label
 
-    # Runs at any moment on any thread: `give` takes no lock.
+    # Runs at any moment on any thread: `give` takes no lock. If the collector calls it, something
+    # else of the dead cycle may keep this buffer.
     def __del__(self) -> None:
+        if is_finalized(self):
+            given = (self.block, self._length, self._label)
+            self._keep = AtDeallocation(_give_back, self._pool, *given)
+            return
         self.block.source = None
         self._pool.give(self.block, self._length, self._label)
+
+
+def _give_back(pool: Pool[Block], block: Block, length: int, label: str) -> None:
+    block.source = None
+    pool.give(block, length, label)

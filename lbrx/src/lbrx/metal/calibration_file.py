@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lbrx import env
+from lbrx import env, stored_json
 from lbrx.device_info import Calibration
 
 FORMAT = 3
@@ -44,7 +44,7 @@ def read(device: str) -> Calibration | None:
     """The calibration of a device; None if there is no file or the file is not valid."""
     file = path(device)
     try:
-        return _parsed(json.loads(file.read_text()), device)
+        return _parsed(stored_json.parsed(file.read_text()), device)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as problem:
@@ -80,9 +80,21 @@ def _rate(table: dict[str, Any], name: str) -> float:
     return float(value)
 
 
+def content_of(device: str, found: Calibration) -> dict[str, Any]:
+    """A calibration as it is stored."""
+    known = {"format": FORMAT, "device": device, **asdict(found)}
+    return {**known, "products": dict(found.products)}
+
+
+def adopt(stored: Any) -> tuple[str, Path]:
+    """Store the content of another machine's calibration; returns its device and the file. Raises
+    ValueError if it is not valid."""
+    device = str(stored.get("device")) if isinstance(stored, dict) else ""
+    return device, write(device, _parsed(stored, device))
+
+
 def write(device: str, found: Calibration) -> Path:
     """Replace the stored calibration atomically."""
     file = path(device)
-    content = {"format": FORMAT, "device": device, **asdict(found)}
-    replace_file(file, {**content, "products": dict(found.products)})
+    replace_file(file, content_of(device, found))
     return file

@@ -21,6 +21,7 @@ from lbrx.metal.binding import (
     Metal,
     autorelease_pool,
     cuda_stream,
+    declare_extent,
     error_of,
     is_checking,
 )
@@ -32,19 +33,20 @@ from lbrx.metal.commands import (
     Dispatch,
     Encoded,
     Size,
-    Work,
-    current_work,
-    recorder,
 )
 from lbrx.metal.hazards import Access, Hazards
-from lbrx.metal.library import Pipeline, lists_pipelines
+from lbrx.metal.library import Pipeline
 from lbrx.metal.outcome import Inbox, Outcome
-from lbrx.metal.watching import unrepeatable, watcher
+from lbrx.metal.work_policy import work_policy
 from lbrx.process import ThisProcess
 
 # macOS kills long command buffers, short ones cost time: MLX and llama.cpp use about these limits.
 MAX_OPERATIONS = 50
 MAX_BYTES = 50 << 20
+MAX_SECONDS = 0.1  # modelled; a GPU that does not draw for a second is taken away
+# What macOS says of command buffers that it ends, and of all that follow them in their queue.
+_INTERRUPTED = ("ImpactingInteractivity", "CallbackErrorTimeout")
+_IGNORED = "SubmissionsIgnored"
 _CONCURRENT = Metal.MTLDispatchTypeConcurrent
 
 
@@ -52,8 +54,8 @@ class Submission:
     """A command buffer with its bookkeeping."""
 
     __slots__ = (
-        *("checks", "commands", "hosts", "inbox", "kernels", "nbytes", "operations"),
-        *("outcome", "ticket"),
+        *("checks", "commands", "hosts", "inbox", "kernels", "most_bytes", "most_operations"),
+        *("nbytes", "operations", "outcome", "seconds", "ticket"),
     )
 
     def __init__(self, ticket: int, commands: Any, inbox: Inbox) -> None:
@@ -65,6 +67,8 @@ class Submission:
         self.hosts: list[object] = []  # owners of memory that Metal does not retain
         self.checks: list[Check] = []  # called when it has completed
         self.operations = self.nbytes = 0
+        self.seconds = 0.0  # that the device takes, as far as it is modelled
+        self.most_operations, self.most_bytes = MAX_OPERATIONS, MAX_BYTES
 
 
 class Observer(Protocol):
@@ -85,9 +89,17 @@ class CommandQueue:
     """An MTLCommandQueue with one open command buffer; any thread may use it."""
 
     def __init__(
-        self, queue: Any, max_operations: int = MAX_OPERATIONS, max_bytes: int = MAX_BYTES
+        self,
+        queue: Any,
+        max_operations: int = MAX_OPERATIONS,
+        max_bytes: int = MAX_BYTES,
+        *,
+        resident: Any = None,
     ) -> None:
         self._queue = queue
+        self._resident = resident  # an MTLResidencySet
+        self._keep_resident()
+        self._revoked = False  # whether macOS ignores what is committed to it
         self._max_operations = max_operations
         self._max_bytes = max_bytes
         self._process = ThisProcess.id
@@ -125,49 +137,20 @@ class CommandQueue:
         It is counted under `kernel:variant`, by default the function's name. `check` is called
         after the kernel has ended; an exception that it returns is raised by the next wait.
         """
-        _check_group(pipeline, group)
+        check_group(pipeline, group)
         made = Dispatch(
             *(pipeline, tuple(arguments), grid, group, tuple(threadgroup_memory)),
-            *(kernel, variant, check, self._work()),
+            *(kernel, variant, check),
         )
         return self.run(made)
 
-    def encode(
-        self,
-        name: str,
-        buffers: Sequence[Buffer],
-        encode: Callable[[Any, Sequence[Buffer]], object],
-        variant: str = "",
-        written_at: frozenset[int] | None = None,
-    ) -> int:
-        """Call `encode(commands, buffers)`, which adds its own encoders to the MTLCommandBuffer.
-
-        `written_at` has the indices of the buffers that it writes, None for all of them. Returns
-        the ticket.
-        """
-        work = self._work()
-        return self.run(Encoded(name, tuple(buffers), encode, variant, work, written_at=written_at))
-
     def copy(self, source: Buffer, target: Buffer) -> int:
-        """Copy a buffer to one of the same size by a blit, at once even if this thread records;
-        returns the ticket."""
+        """Copy a buffer to one of the same size by a blit; returns the ticket."""
         with UNINTERRUPTED, self.encoding():
             return self.encode_foreign(_COPY, (source, target))
 
-    def _work(self) -> Work | None:
-        return current_work() if self.observer is not None or recorder() is not None else None
-
     def run(self, command: Command) -> int:
-        """Encode a command, or append it to the list if this thread records; returns the ticket."""
-        listed = recorder()
-        if listed is not None:
-            listed.commands.append(command)
-            return self._last
-        if lists_pipelines():
-            return self._last
-        told = watcher()
-        if told is not None:
-            told.ran(command)
+        """Encode a command; returns the ticket."""
         if isinstance(command, Encoded):
             with UNINTERRUPTED, self.encoding():
                 return self.encode_foreign(command, command.buffers)
@@ -208,6 +191,9 @@ class CommandQueue:
         for index, buffer, _ in accesses:
             # Metal refuses an offset at the end of a buffer, where an empty part may start.
             set_buffer(buffer.block.handle, buffer.offset if buffer.size else 0, index)
+        if pipeline.checked:  # blocks are longer than the buffers in them
+            for index, buffer, _ in accesses:
+                declare_extent(encoder, index, buffer.size)
         for index, value in values:
             if value is not None:
                 encoder.setBytes_length_atIndex_(value, len(value), index)
@@ -229,9 +215,11 @@ class CommandQueue:
         accesses = command.accesses_to(buffers)
         if self._failed:
             self._refuse_failed(accesses)
-        self._end_encoder()
+        if self._encoder is not None:
+            self._end_encoder()
         command.encode(submission.commands, buffers)
         self._use(submission, accesses)
+        submission.seconds += command.seconds
         submission.hosts.append(command.encode)  # not the buffers, which may be reused
         self._dispatches.update(command.counts)
         return self._counted(submission, command, command.name)
@@ -282,7 +270,11 @@ class CommandQueue:
             if command.counts:  # copies between host and device are not shown as kernels
                 self.observer.note(command, submission.commands)
             return submission.ticket
-        if submission.operations >= self._max_operations or submission.nbytes >= self._max_bytes:
+        if (
+            submission.operations >= submission.most_operations
+            or submission.nbytes >= submission.most_bytes
+            or submission.seconds >= MAX_SECONDS
+        ):
             self.commit()
         return submission.ticket
 
@@ -294,10 +286,37 @@ class CommandQueue:
             return submission
         if submission is not None:
             self.commit()
+        if self._revoked:
+            self._renew()
         commands = self._queue.commandBuffer()
         self._last += 1
         self._open = Submission(self._last, commands, inbox)
+        self._limit(self._open)
         return self._open
+
+    def _limit(self, submission: Submission) -> None:
+        """Say how long a command buffer becomes, by the policy in force."""
+        policy = work_policy()
+        submission.most_operations = max(int(self._max_operations * policy.length), 1)
+        submission.most_bytes = int(self._max_bytes * policy.length)
+        if policy.first is not None and self.completed() == submission.ticket - 1:
+            submission.most_operations = min(submission.most_operations, policy.first)
+
+    def _renew(self) -> None:
+        """Go on with another MTLCommandQueue, in smaller command buffers, when all work of this one
+        has ended: macOS ignores what is committed to a queue after it has ended work there."""
+        for submission in self._in_flight:
+            submission.commands.waitUntilCompleted()
+        self._reap()
+        self._queue = self._queue.device().newCommandQueue()
+        self._keep_resident()
+        self._max_operations = max(self._max_operations // 2, 1)
+        self._max_bytes = max(self._max_bytes // 2, 1)
+        self._revoked = False
+
+    def _keep_resident(self) -> None:
+        if self._resident is not None:
+            self._queue.addResidencySet_(self._resident)
 
     def is_writing(self, block: Block) -> bool:
         """Whether the open command buffer of this thread is the last work that writes a block."""
@@ -357,7 +376,6 @@ class CommandQueue:
     def completed(self) -> int:
         """The newest ticket up to which all work has ended, with or without errors."""
         self._refuse_fork()
-        unrepeatable()  # what the caller decides by it depends on time
         with self._lock:
             self._reap()
             return self._completed
@@ -399,14 +417,17 @@ class CommandQueue:
 
     def drain(self, ticket: int | None = None) -> None:
         """Block like `wait`, and leave errors to the next wait."""
-        self._refuse_fork()
+        if ThisProcess.id != self._process:
+            self._refuse_fork()
         with autorelease_pool():
             with self._lock:
                 if self._open is not None and (ticket is None or ticket >= self._open.ticket):
                     with UNINTERRUPTED:
                         self.submit()
-                pending = [s for s in self._in_flight if ticket is None or s.ticket <= ticket]
+                pending = list(self._in_flight)
             for submission in pending:
+                if ticket is not None and submission.ticket > ticket:
+                    break
                 submission.commands.waitUntilCompleted()
             with self._lock:
                 self._reap()
@@ -435,7 +456,9 @@ class CommandQueue:
         if submission.checks and not failed:
             found = [check() for check in submission.checks]
             findings = [problem for problem in found if problem is not None]
-        outcome.end(_failure(submission) if failed else None, findings)
+        error = _failure(submission) if failed else None
+        self._revoked = self._revoked or (error is not None and _ended_by_macos(error))
+        outcome.end(error, findings)
         if outcome.error is not None:
             self._failed[submission.ticket] = outcome
         if outcome.wrong and outcome.unreported:
@@ -455,7 +478,8 @@ class _Encoding:
     __slots__ = ("_pool", "_queue")
 
     def __init__(self, queue: CommandQueue) -> None:
-        queue._refuse_fork()
+        if ThisProcess.id != queue._process:
+            queue._refuse_fork()
         self._queue = queue
         self._pool = autorelease_pool()  # for what encoders of ours and of MPS autorelease
 
@@ -488,7 +512,8 @@ def _no_private_memory(buffer: Buffer) -> Any:
     raise DeviceError(f"{buffer!r} belongs to a queue without a context")
 
 
-def _check_group(pipeline: Pipeline, group: Size) -> None:
+def check_group(pipeline: Pipeline, group: Size) -> None:
+    """Raise DeviceError for more threads than a threadgroup of the kernel may have."""
     threads = group[0] * group[1] * group[2]
     if threads > pipeline.max_threads:
         raise DeviceError(
@@ -497,10 +522,19 @@ def _check_group(pipeline: Pipeline, group: Size) -> None:
         )
 
 
+def _ended_by_macos(error: DeviceError) -> bool:
+    return any(word in str(error) for word in (*_INTERRUPTED, _IGNORED))
+
+
 def _failure(submission: Submission) -> DeviceError:
     """The error of a command buffer with the name of the kernel, which Apple's errors lack."""
     error = submission.commands.error()
     text = str(error.localizedDescription()) if error is not None else "no reason given"
+    if any(word in text for word in _INTERRUPTED):
+        text += "; macOS ended it because the GPU was busy for too long: run it again, lbrx now "
+        text += "submits smaller parts, and other programs may be using the GPU"
+    elif _IGNORED in text:
+        text += "; macOS ended earlier work of this process: run it again"
     named = [name for name in submission.kernels if name in text]
     if named or len(submission.kernels) == 1:
         return DeviceError(f"kernel {(named or list(submission.kernels))[0]} failed: {text}")

@@ -6,7 +6,7 @@ import atexit
 import gc
 import logging
 import threading
-import weakref
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.memory.heap import Heap, Heaps
 from lbrx.memory.pool import Pool
-from lbrx.memory.zero_copy import Span, mapping_of, mapping_span, shareable_span
+from lbrx.memory.zero_copy import Span, mapping_of, shareable_span
 from lbrx.metal import binding
 from lbrx.metal.binding import Metal
 from lbrx.metal.buffer import (
@@ -29,14 +29,13 @@ from lbrx.metal.buffer import (
     bytes_at,
 )
 from lbrx.metal.command_queue import CommandQueue
-from lbrx.metal.commands import recorder
 from lbrx.metal.device import default_device, describe
 from lbrx.metal.library import Shaders
+from lbrx.metal.mapped_buffers import MappedBuffers, Pages
+from lbrx.metal.residency import Residency
 from lbrx.metal.staging import Staging
 from lbrx.metal.synchronization import DeviceEvent
-from lbrx.metal.watching import unrepeatable, watcher
 from lbrx.process import ThisProcess
-from lbrx.storage.mapped import FileMapping
 
 log = logging.getLogger("lbrx")
 
@@ -63,7 +62,8 @@ class Context:
     def __init__(self, device: Any = None, memory_limit: int | None = None) -> None:
         self.device = default_device() if device is None else device
         self.info: DeviceInfo = describe(self.device)
-        self.queue = CommandQueue(self.device.newCommandQueue())
+        self.residency = Residency(self.device, self.info.unified_memory and binding.wires_memory())
+        self.queue = CommandQueue(self.device.newCommandQueue(), resident=self.residency.members)
         self.shaders = Shaders(self.device, env.cache_dir())
         self.pool: Pool[Block] = Pool(
             self._new_block, _forget, memory_limit or self.info.memory_limit, self._reclaim
@@ -75,8 +75,8 @@ class Context:
             self._host_pool = Pool(self._new_host_block, _forget, self.pool.limit, self._reclaim)
             self._staging = Staging(self.queue, self._new_chunk)
             self.queue.download = self._staging.download
-        self._mappings: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()
-        self._importing = threading.Lock()
+        self._mapped = MappedBuffers(self._host_block, self.info.page, self.info.max_buffer)
+        self.constants: dict[Hashable, Buffer] = {}  # that are made once, by what they are
         self.closed = False
 
     # ---- memory ----
@@ -96,19 +96,11 @@ class Context:
         if self.closed:
             self._check_open()
         block, length = self.pool.take(size, label)
-        made = PooledBuffer(self.pool, block, length, size, self.queue, label)
-        told, recorded = watcher(), recorder()
-        if told is not None:
-            told.allocated(made, label)
-        if recorded is not None:
-            recorded.taken.add(id(block))
-        return made
+        return PooledBuffer(self.pool, block, length, size, self.queue, label)
 
     def host_buffer(self, size: int, label: str = "buffers") -> Buffer:
-        """Memory that host and kernels see and no pending work uses, its contents undefined. A
-        replay does not move it."""
+        """Memory that host and kernels see and no pending work uses, its contents undefined."""
         self._check_open()
-        unrepeatable()
         completed = self.queue.completed()
         block, length = self._host_pool.take(size, label, lambda b: b.ticket <= completed)
         block.ticket = 0
@@ -119,9 +111,8 @@ class Context:
         replays keep. The pool does not round its size up, and does not cache it when it is freed.
         """
         self._check_open()
-        unrepeatable()
         ask = self.device.heapBufferSizeAndAlignWithLength_options_
-        length = int(ask(max(size, 1), self._options).size)
+        length = int(ask(max(size, 1) + binding.spacing(), self._options).size)
         if length > self.info.max_buffer:
             raise self.pool.out_of_memory(size)
         block = self.heaps.take(length)
@@ -137,8 +128,6 @@ class Context:
         """A buffer with a copy of an array."""
         if self.info.unified_memory:
             buffer = self.host_buffer(array.nbytes, label)
-            if (recorded := recorder()) is not None:  # memory of the commands that it records
-                recorded.taken.add(id(buffer.block))
         else:
             buffer = self.buffer(array.nbytes, label)
         self.write(buffer, array)
@@ -146,7 +135,6 @@ class Context:
 
     def write(self, buffer: Buffer, array: NumpyArray) -> None:
         """Copy an array to a buffer of its size, after the work that uses the buffer."""
-        unrepeatable()
         if not array.nbytes:
             return
         if buffer.block.private:
@@ -159,46 +147,32 @@ class Context:
     def share(self, array: NumpyArray) -> Buffer | None:
         """A buffer over the array's own memory, or None if the device needs a copy.
 
-        A mapping is shared as a whole, so that the tensors of a file are parts of one buffer.
+        A mapping is shared as a whole, so that the tensors of a file are parts of one buffer or,
+        if the file is long, of few.
         """
         self._check_open()
-        unrepeatable()
-        span = shareable_span(array, self.info.page) if self.info.unified_memory else None
-        if span is None:
+        if not self.info.unified_memory or not array.flags.c_contiguous or not array.nbytes:
             return None
         mapping = mapping_of(array)
-        block = self._mapped(mapping, array) if mapping is not None else None
-        if block is None and span.length <= self.info.max_buffer:
-            block = self._host_block(span, array)
-        if block is None:
-            return None
-        whole = Buffer(block, 0, block.length, self.queue)
-        return whole.slice(array.ctypes.data - block.address, array.nbytes)
+        found = self._mapped.part(mapping, array) if mapping is not None else None
+        if found is None:
+            span = shareable_span(array, self.info.page)
+            if span is None or span.length > self.info.max_buffer:
+                return None
+            block = self._host_block(span, array, bool(array.flags.writeable))
+            if block is None:
+                return None
+            found = block, array.ctypes.data - block.address
+        block, offset = found
+        return Buffer(block, 0, block.length, self.queue).slice(offset, array.nbytes)
 
     def over(self, address: int, nbytes: int, owner: object) -> Buffer:
         """A buffer over memory of an NVIDIA GPU that other code made and `owner` keeps alive."""
         self._check_open()
-        unrepeatable()
         handle = binding.buffer_over(self.device, address, nbytes, owner)
         return Buffer(Block(handle, address, nbytes, owner, private=True), 0, nbytes, self.queue)
 
-    def _mapped(self, mapping: Any, array: NumpyArray) -> Block | None:
-        """The block over a whole mapping, created once; None if it exceeds the longest buffer or
-        is not in complete pages of the device."""
-        with self._importing:
-            block = self._mappings.get(id(mapping))
-            # Python reuses an id only after the object is gone; a block keeps its mapping alive.
-            if block is None:
-                span = mapping_span(mapping)
-                complete = not (span.address | span.length) % self.info.page
-                if span.length > self.info.max_buffer or not complete:
-                    return None
-                block = self._host_block(span, array)
-                if block is not None:
-                    self._mappings[id(mapping)] = block
-            return block
-
-    def _host_block(self, span: Span, owner: NumpyArray) -> Block | None:
+    def _host_block(self, span: Span, owner: object, writable: bool) -> Block | None:
         handle = self.device.newBufferWithBytesNoCopy_length_options_deallocator_(
             bytes_at(span.address, span.length),
             span.length,
@@ -207,9 +181,9 @@ class Context:
         )
         if handle is None:
             return None
-        block = Block(handle, span.address, span.length, owner, bool(owner.flags.writeable))
-        mapping = mapping_of(owner)
-        block.mapping = mapping if isinstance(mapping, FileMapping) else None
+        block = Block(handle, span.address, span.length, owner, writable)
+        if isinstance(owner, Pages):  # of a file: other arrays are used once
+            block.membership = self.residency.join(handle, owner)
         return block
 
     def _new_block(self, length: int) -> Block | None:
@@ -243,7 +217,8 @@ class Context:
         if heap is None:
             self.pool.disclaim(length)
             return None
-        return Heap(heap, length, self.pool.disclaim)
+        claim = binding.AtDeallocation(self.pool.disclaim, length)
+        return Heap(heap, length, (claim, self.residency.join(heap)))
 
     def _reclaim(self) -> None:
         """Called before a request fails: frees dead cycles, and memory that pending work keeps."""
@@ -273,6 +248,7 @@ class Context:
             self.queue.finish()
         finally:
             self.shaders.save()
+            self.constants.clear()
             self.trim()
 
     def _check_open(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from lbrx.compile_notice import compiling
 from lbrx.device_info import DeviceInfo
 from lbrx.errors import DeviceError
 from lbrx.metal import binding, calibration_file
@@ -54,6 +55,14 @@ class Chip(Protocol):
     def memory(self) -> tuple[int, ...]:
         """GiB that Macs with the chip are sold with, the least first."""
 
+    @property
+    def matrix_peak(self) -> float | None:
+        """Operations per second of matrix units, if it has them."""
+
+    @property
+    def like(self) -> str | None:
+        """The chip of the table that a newer one is taken to be like."""
+
 
 def chips() -> dict[str, Chip]:
     """Apple's chips by name, as `Apple M3 Max` without its first word."""
@@ -71,10 +80,19 @@ def find_chip(name: str) -> Chip:
     raise DeviceError(f"{name!r} is not a chip of the table: give one of {every}")
 
 
+def chip_of_device(name: str, cores: int | None = None) -> Chip | None:
+    """The chip of a device by its name, as `find_chip` finds those of the table; newer ones are
+    taken to be like the newest of their kind."""
+    chip: Chip | None = binding.chip_of_device(name, cores)
+    return chip
+
+
 def default_device() -> Any:
     """The system's MTLDevice."""
+    binding.prepare_compiler()
     try:
-        device = Metal.MTLCreateSystemDefaultDevice()
+        with compiling("the device's runtime"):
+            device = Metal.MTLCreateSystemDefaultDevice()
         binding.checking_modes()  # an invalid setting is an error here, not at some later kernel
     except CallError as problem:
         raise binding.error_of(problem, f"no Metal device: {problem}") from problem
@@ -86,8 +104,9 @@ def default_device() -> Any:
 def describe(device: Any) -> DeviceInfo:
     """The capabilities of an MTLDevice."""
     name = str(device.name())
-    chip = chips().get(name.removeprefix("Apple "))
     plain_soft = _architecture(device).startswith("softmetal_")
+    cores = _cores(device, plain_soft)
+    chip = chip_of_device(name, cores)
     family = _family(device)
     working_set = int(device.recommendedMaxWorkingSetSize())
     info = DeviceInfo(
@@ -96,7 +115,7 @@ def describe(device: Any) -> DeviceInfo:
         soft=binding.SOFT,
         simd_hardware=not plain_soft,
         family=family,
-        cores=_cores(device, chip, plain_soft),
+        cores=cores or (chip.cores if chip else None),
         bandwidth=chip.bandwidth if chip else _declared_bandwidth(device),
         fp32_peak=chip.fp32_peak if chip else _declared_peak(device, NVIDIA_LANES, NEWEST_LANES),
         max_threads=int(device.maxThreadsPerThreadgroup().width),
@@ -110,7 +129,10 @@ def describe(device: Any) -> DeviceInfo:
         native_bfloat=family >= FIRST_NATIVE_BFLOAT,
         cuda=binding.cuda_device(device),
         cache=last_cache() if plain_soft else binding.cuda_attribute(device, L2_BYTES) or None,
-        matrix_peak=_declared_peak(device, NVIDIA_PRODUCTS, NEWEST_PRODUCTS),
+        matrix_peak=chip.matrix_peak
+        if chip
+        else _declared_peak(device, NVIDIA_PRODUCTS, NEWEST_PRODUCTS),
+        like=chip.like if chip else None,
         page=binding.page_size(),
     )
     return replace(info, calibration=calibration_file.read(info.measured_as))
@@ -135,12 +157,12 @@ def _architecture(device: Any) -> str:
     return str(ask().name()) if ask is not None else ""
 
 
-def _cores(device: Any, chip: Chip | None, plain_soft: bool) -> int | None:
+def _cores(device: Any, plain_soft: bool) -> int | None:
+    """As the device or the system counts them; None if neither does."""
     if plain_soft:
         return binding.soft_threads()
     multiprocessors = binding.cuda_attribute(device, MULTIPROCESSORS)
-    counted = multiprocessors if binding.SOFT else _registry_cores()
-    return counted or (chip.cores if chip else None)
+    return multiprocessors if binding.SOFT else _registry_cores()
 
 
 def _declared_bandwidth(device: Any) -> float | None:

@@ -1,6 +1,7 @@
 """Shaders of the package: compiled on first use, cached in memory and on disk.
 
-A stem such as `sorting` is one Metal library: `sorting.metal` with the headers that it includes.
+A stem such as `sorting` is one Metal library: `sorting.metal` with the headers that it includes. On
+a Mac each kernel is a library of its own, since Apple's compiler takes long for a whole stem.
 A `sorting-<digest>.metallib` beside the sources is used instead if the device can load it; the
 digest is of the sources, so an outdated file is ignored. Compiled pipelines are kept in one binary
 archive per library. Code that `lbrx shaders build --target` wrote into LBRX_SHADERS is used where
@@ -9,16 +10,12 @@ it fits the sources and the device.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
-import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -27,19 +24,23 @@ from typing import Any
 import numpy as np
 
 from lbrx import env
+from lbrx.compile_notice import compiling
 from lbrx.errors import DeviceError
 from lbrx.metal import binding
 from lbrx.metal.binding import NSURL, CallError, Metal, autorelease_pool
+from lbrx.metal.compile_time import CompileCount, SharedTime
+from lbrx.metal.instances import StemParts, split
+from lbrx.metal.pipeline_archive import PipelineArchive
 from lbrx.metal.reflection import KernelArgument, arguments
+from lbrx.metal.shader_files import ShaderFiles, shader_text
 
-SHADERS = Path(__file__).parent.parent / "shaders"  # of the package
+KERNELS = Path(__file__).parent.parent / "kernels"
+SHADERS = ShaderFiles(KERNELS, installed=True)
 ARCHIVE_FORMAT = 1  # part of the archives' file names
-MAX_THREADS, SIMD_WIDTH = 1024, 32  # of pipelines that are only listed
 CODE_SUFFIX = ".ptx"  # of code for NVIDIA GPUs, made by `lbrx shaders build --target`
-SAVE_EVERY = 32  # new pipelines, so that a killed process loses few
+LANGUAGE = Metal.MTLLanguageVersion3_1  # the newest of macOS 14; the first that has bfloat
 
 ConstantValue = bool | int | float | np.generic
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
 _TYPES = {
     "bool": "MTLDataTypeBool",
     "int16": "MTLDataTypeShort",
@@ -60,17 +61,18 @@ class Pipeline:
     max_threads: int  # per threadgroup
     simd_width: int
     written: frozenset[int] | None = None  # indices of buffers it may write; None is unknown
+    checked: bool = False  # by softmetal's checking modes
 
 
-def shader_folder() -> Path:
-    """The folder that shaders are read from: LBRX_SHADERS, or the package's if that is not set or
-    holds compiled code alone."""
-    given = env.shader_dir()
-    return SHADERS if given is None or _holds_code_alone(given) else given
+def shader_files() -> ShaderFiles:
+    """What shaders are read from: LBRX_SHADERS, or the package's if that is not set or holds
+    compiled code alone."""
+    folder = env.shader_dir()
+    return SHADERS if folder is None or _holds_code_alone(folder) else ShaderFiles(folder)
 
 
 def _holds_code_alone(folder: Path) -> bool:
-    return not any(folder.glob("*.metal")) and any(folder.glob(f"*{CODE_SUFFIX}"))
+    return not any(folder.rglob("*.metal")) and any(folder.glob(f"*{CODE_SUFFIX}"))
 
 
 @dataclass(frozen=True)
@@ -84,54 +86,26 @@ class PipelineRequest:
     source: str | None = None
 
 
-_requests: ContextVar[dict[PipelineRequest, None] | None] = ContextVar("requests", default=None)
-
-
-@contextmanager
-def listing_pipelines() -> Iterator[dict[PipelineRequest, None]]:
-    """A context within which pipelines that this thread requests are listed and not compiled. The
-    queue drops this thread's commands meanwhile."""
-    requests: dict[PipelineRequest, None] = {}
-    token = _requests.set(requests)
-    try:
-        yield requests
-    finally:
-        _requests.reset(token)
-
-
-def lists_pipelines() -> bool:
-    """Whether this thread is within `listing_pipelines`."""
-    return _requests.get() is not None
-
-
-@dataclass(frozen=True)
-class CompileCount:
-    """How many kernels were compiled, and in how many seconds."""
-
-    kernels: int = 0
-    seconds: float = 0.0
-
-
 class Shaders:
     """The libraries and pipelines of one device. Thread-safe."""
 
     def __init__(self, device: Any, cache: Path, folder: Path | None = None) -> None:
         self._device = device
         self._cache = cache / "pipelines"
-        self._folder = shader_folder() if folder is None else folder
+        self._files = shader_files() if folder is None else ShaderFiles(folder)
         self._built = _built_code(device, env.shader_dir() if folder is None else folder)
         self._lock = threading.Lock()
         self._gates: dict[object, threading.Lock] = {}  # one lock per library and pipeline
         self._libraries: dict[tuple[str, str | None, bool], _Library] = {}
         self._pipelines: dict[object, Pipeline] = {}
-        self._seconds = 0.0  # spent making pipelines
+        self._making = SharedTime()
 
     @property
     def compiled(self) -> CompileCount:
         """The kernels that were compiled so far, and the time that making pipelines took."""
         with self._lock:
             kernels = sum(library.compiled for library in self._libraries.values())
-            return CompileCount(kernels, self._seconds)
+        return CompileCount(kernels, self._making.seconds)
 
     def pipeline(
         self,
@@ -149,25 +123,34 @@ class Shaders:
         include the package's headers; the stem is then only its name.
         """
         given = tuple(sorted((constants or {}).items()))
-        requests = _requests.get()
-        if requests is not None:
-            requests[PipelineRequest(stem, function, given, safe_math, source)] = None
-            return Pipeline(function, None, MAX_THREADS, SIMD_WIDTH)
-        key = (stem, source, function, _typed(given), safe_math, binding.checking_modes())
+        return self.compiled_for(PipelineRequest(stem, function, given, safe_math, source))
+
+    def compiled_for(self, request: PipelineRequest) -> Pipeline:
+        """The pipeline of a request, compiled at the first one."""
+        key = _pipeline_key(request)
         found = self._pipelines.get(key)
         if found is not None:
             return found
         with self._gate(key), autorelease_pool():
             if key not in self._pipelines:
-                began = time.perf_counter()
                 try:
-                    library = self._library(stem, source, safe_math)
-                    self._pipelines[key] = library.pipeline(function, given)
+                    with self._making.running():
+                        library = self._library(request.stem, request.source, request.safe_math)
+                        self._pipelines[key] = library.pipeline(request.function, request.constants)
                 except CallError as refusal:
-                    raise binding.error_of(refusal, f"{stem}.metal: {refusal}") from refusal
-                with self._lock:
-                    self._seconds += time.perf_counter() - began
+                    raise binding.error_of(refusal, f"{request.stem}.metal: {refusal}") from refusal
             return self._pipelines[key]
+
+    def compile_all(self, requests: Sequence[PipelineRequest]) -> list[Pipeline]:
+        """The pipelines of requests; those that are not yet compiled are, side by side."""
+        known = self._pipelines
+        keys = [_pipeline_key(request) for request in requests]
+        missing = {k: each for k, each in zip(keys, requests, strict=True) if k not in known}
+        if len(missing) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as workers:
+                list(workers.map(self.compiled_for, missing.values()))
+        pairs = zip(keys, requests, strict=True)
+        return [known[key] if key in known else self.compiled_for(each) for key, each in pairs]
 
     def compile_for(self, request: PipelineRequest, target: str, output: Path) -> list[Path]:
         """Write a kernel's code for another GPU, without its suffix; returns the files."""
@@ -200,18 +183,18 @@ class Shaders:
 
     def stems(self) -> list[str]:
         """The names of the shaders, without their ending."""
-        return sorted(path.stem for path in self._folder.glob("*.metal"))
+        return self._files.stems()
 
     def text(self, stem: str) -> str:
         """The source of a stem with its headers."""
-        return shader_text(self._folder, f"{stem}.metal")
+        return shader_text(self._files, f"{stem}.metal")
 
     def save(self) -> None:
         """Write the archives that have new pipelines."""
         with self._lock:
             libraries = list(self._libraries.values())
         for library in libraries:
-            library.save()
+            library.archive.save()
 
     def _gate(self, key: object) -> threading.Lock:
         with self._lock:
@@ -221,39 +204,32 @@ class Shaders:
         key = (stem, source, safe_math)
         with self._gate(key):
             if key not in self._libraries:
-                text = shader_text(self._folder, f"{stem}.metal", source)
+                text = shader_text(self._files, f"{stem}.metal", source)
+                pinned = source is None or isinstance(source, OwnSource)
+                if source is None and self._files is SHADERS:
+                    text = generated(text)
+                own = source is None and self._files is SHADERS
+                singly = own and binding.compiles_singly()
                 made = _Library(
-                    *(self._device, self._folder, stem, text, safe_math, self._cache, self._built)
+                    *(self._device, self._files, stem, text, safe_math, self._cache, self._built),
+                    pinned=pinned,
+                    parts=split(text, f"{stem}.metal") if singly else None,
                 )
                 with self._lock:
                     self._libraries[key] = made
             return self._libraries[key]
 
 
-def shader_text(
-    folder: Path, name: str, text: str | None = None, seen: set[str] | None = None
-) -> str:
-    """A shader with the headers of its folder inserted, each once: Metal's run-time compiler does
-    not search folders. `text` is the shader's source; without it the file is read."""
-    seen = set() if seen is None else seen
-    if name in seen:
-        return ""
-    seen.add(name)
-    body = _read(folder / name) if text is None else text
+class OwnSource(str):
+    """A source as lbrx's own, in its version of the language."""
 
-    def included(match: re.Match[str]) -> str:
-        following = body.count("\n", 0, match.start()) + 2
-        inner = shader_text(folder, match[1], None, seen)
-        return f'{inner}\n#line {following} "{name}"'
-
-    return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, body)
+    __slots__ = ()
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as problem:
-        raise DeviceError(f"the shader {path} cannot be read: {problem}") from problem
+def generated(text: str) -> str:
+    """A source as lbrx's own, which its tests check, so that not every first use does. Not for one
+    that has text of a user in it."""
+    return OwnSource(binding.CHECKED + text)
 
 
 def digest(source: str, safe_math: bool) -> str:
@@ -262,50 +238,80 @@ def digest(source: str, safe_math: bool) -> str:
 
 
 class _Library:
-    """An MTLLibrary and the archive of its pipelines."""
+    """The kernels of a stem: an MTLLibrary, or one for each with `parts`, and the archive of their
+    pipelines."""
 
     def __init__(
         self,
         device: Any,
-        folder: Path,
+        files: ShaderFiles,
         stem: str,
         source: str,
         safe_math: bool,
         cache: Path,
         built: Any = None,
+        pinned: bool = True,
+        parts: StemParts | None = None,
     ) -> None:
         self._device = device
         self._built = built  # an archive of code that was compiled elsewhere
-        key = digest(source, safe_math)
-        self.library = _prebuilt(device, folder / f"{stem}-{key}.metallib")
-        if self.library is None:
-            self.library = _compiled(device, stem, source, safe_math)
+        self._source, self._safe_math, self._pinned = source, safe_math, pinned
         self._stem = stem
-        self._path = cache / f"{stem}-{key}-{_place(device)}.archive"
+        self._parts = parts
+        self._singles: dict[str, Any] = {}  # libraries of one kernel
+        key = digest(source, safe_math)
+        self._whole = _prebuilt(device, metallib(files, stem, key))
+        if self._whole is not None:
+            self._parts = None
+        elif parts is None:
+            self._whole = self._compiled(source, f"{stem}.metal")
         self._lock = threading.Lock()
-        self._archive: Any = None
-        self._new = 0  # pipelines that are not in the file yet
+        self.archive = PipelineArchive(device, cache / f"{stem}-{key}-{_place(device)}.archive")
         self.compiled = 0  # pipelines that were not in the archive
+
+    def _compiled(self, source: str, what: str) -> Any:
+        with compiling(what):
+            return _compiled(self._device, self._stem, source, self._safe_math, self._pinned)
+
+    @property
+    def library(self) -> Any:
+        """The library with all kernels."""
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._compiled(self._source, f"{self._stem}.metal")
+            return self._whole
+
+    def _holding(self, name: str) -> Any:
+        """A library that has a kernel, if the stem does."""
+        if self._parts is None:
+            return self.library
+        single = name if name in self._parts.instances else ""  # others are no templates
+        if single not in self._singles:
+            source = self._parts.text_of(single)
+            self._singles[single] = self._compiled(source, f"{name} of {self._stem}.metal")
+        return self._singles[single]
 
     def pipeline(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Pipeline:
         descriptor = Metal.MTLComputePipelineDescriptor.alloc().init()
         descriptor.setComputeFunction_(self.function(name, constants))
         descriptor.setLabel_(name)
         descriptor.setSupportIndirectCommandBuffers_(True)  # replays need it
-        state = self._state(descriptor, name)
+        state, written = self._state(descriptor, name)
         return Pipeline(
             name,
             state,
             int(state.maxTotalThreadsPerThreadgroup()),
             int(state.threadExecutionWidth()),
-            _written(state),
+            written,
+            bool(binding.checking_modes()),
         )
 
     def function(self, name: str, constants: tuple[tuple[int, ConstantValue], ...]) -> Any:
+        library = self._holding(name)
         if not constants:
-            function, problem = self.library.newFunctionWithName_(name), None
+            function, problem = library.newFunctionWithName_(name), None
         else:
-            function, problem = self.library.newFunctionWithName_constantValues_error_(
+            function, problem = library.newFunctionWithName_constantValues_error_(
                 name, _constant_values(constants), None
             )
         if function is None:
@@ -315,70 +321,32 @@ class _Library:
             raise DeviceError(f"no kernel {name} in {self._stem}.metal: {reason}")
         return function
 
-    def _state(self, descriptor: Any, name: str) -> Any:
-        """From the archive, else compiled and added to it."""
+    def _state(self, descriptor: Any, name: str) -> tuple[Any, frozenset[int] | None]:
+        """From the archive, else compiled and added to it; with the buffers that it writes."""
         # Kernels instrumented by softmetal's checking modes must not get into archives.
         use_archive = not binding.checking_modes()
         if use_archive:
-            archive = self._opened()
+            archive = self.archive.opened()  # None if the device has no archives
             descriptor.setBinaryArchives_([a for a in (self._built, archive) if a is not None])
             only_archive = Metal.MTLPipelineOptionFailOnBinaryArchiveMiss
-            state, _ = self._make(descriptor, only_archive)
+            state, reflection, _ = self._make(descriptor, only_archive)
             if state is not None:
-                return state
-        state, problem = self._make(descriptor, Metal.MTLPipelineOptionNone)
+                return state, _written(reflection)
+        with compiling(f"{name} of {self._stem}.metal"):
+            state, reflection, problem = self._make(descriptor, Metal.MTLPipelineOptionNone)
         if state is None:
             raise DeviceError(f"kernel {name} does not compile: {_description(problem)}")
         self.compiled += 1
-        if use_archive:
-            self._add(archive, descriptor)
-        return state
+        if use_archive and archive is not None:
+            self.archive.keep(descriptor)
+        return state, _written(reflection)
 
-    def _make(self, descriptor: Any, options: int) -> tuple[Any, Any]:
+    def _make(self, descriptor: Any, options: int) -> tuple[Any, Any, Any]:
+        """The state, its reflection and an error. Before macOS 26 only this call reflects."""
         make = self._device.newComputePipelineStateWithDescriptor_options_reflection_error_
-        state, problem = make(descriptor, options, None, None)
-        return state, problem
-
-    def _opened(self) -> Any:
-        """The archive of the file if it can be loaded, else an empty one."""
-        with self._lock:
-            if self._archive is None and self._path.exists():
-                self._archive = self._new_archive(NSURL.fileURLWithPath_(str(self._path)))
-            if self._archive is None:
-                self._archive = self._new_archive(None)
-            return self._archive
-
-    def _new_archive(self, url: Any) -> Any:
-        descriptor = Metal.MTLBinaryArchiveDescriptor.alloc().init()
-        descriptor.setUrl_(url)
-        archive, _ = self._device.newBinaryArchiveWithDescriptor_error_(descriptor, None)
-        return archive
-
-    def _add(self, archive: Any, descriptor: Any) -> None:
-        with self._lock:
-            added, _ = archive.addComputePipelineFunctionsWithDescriptor_error_(descriptor, None)
-            self._new += bool(added)
-            full = self._new >= SAVE_EVERY
-        if full:
-            self.save()
-
-    def save(self) -> None:
-        """Write the archive to a temporary file and rename it, so that no process sees a part.
-
-        If two processes save at once, the last one wins. If the file cannot be written, the next
-        process only has to compile again.
-        """
-        with self._lock, contextlib.suppress(OSError):
-            if not self._new:
-                return
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
-                aside = Path(folder) / "archive"
-                url = NSURL.fileURLWithPath_(str(aside))
-                written, _ = self._archive.serializeToURL_error_(url, None)
-                if written:
-                    os.replace(aside, self._path)
-            self._new = 0
+        reflected: int = Metal.MTLPipelineOptionBindingInfo
+        state, reflection, problem = make(descriptor, options | reflected, None, None)
+        return state, reflection, problem
 
 
 def _built_code(device: Any, folder: Path | None) -> Any:
@@ -388,10 +356,8 @@ def _built_code(device: Any, folder: Path | None) -> Any:
     return binding.built_archive(device, folder)
 
 
-def _written(state: Any) -> frozenset[int] | None:
-    """Indices of the buffers that are not read-only. Pipeline states tell since macOS 26."""
-    ask = getattr(state, "reflection", None)
-    reflection = ask() if ask is not None else None
+def _written(reflection: Any) -> frozenset[int] | None:
+    """Indices of the buffers that are not read-only; None if they are not known."""
     if reflection is None:
         return None
     return frozenset(
@@ -402,6 +368,19 @@ def _written(state: Any) -> frozenset[int] | None:
     )
 
 
+def _pipeline_key(request: PipelineRequest) -> tuple[object, ...]:
+    """What tells pipelines apart: constants are equal only if their types are."""
+    return (
+        *(request.stem, request.source, request.function, _typed(request.constants)),
+        *(request.safe_math, binding.checking_modes()),
+    )
+
+
+def distinct(requests: Iterable[PipelineRequest]) -> list[PipelineRequest]:
+    """The requests, each pipeline once."""
+    return list({_pipeline_key(each): each for each in requests}.values())
+
+
 def _typed(
     constants: tuple[tuple[int, ConstantValue], ...],
 ) -> tuple[tuple[int, str, ConstantValue], ...]:
@@ -409,26 +388,41 @@ def _typed(
     return tuple((index, type(value).__name__, value) for index, value in constants)
 
 
-def _prebuilt(device: Any, path: Path) -> Any:
+def metallib(files: ShaderFiles, stem: str, key: str) -> Path | None:
+    """Where the prebuilt library of a source with this digest is; None for one without a file."""
+    source = files.find(f"{stem}.metal")
+    return None if source is None else source.with_name(f"{stem}-{key}.metallib")
+
+
+def _prebuilt(device: Any, path: Path | None) -> Any:
     """The prebuilt library, or None if there is none that this device can load."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     library, _ = device.newLibraryWithURL_error_(NSURL.fileURLWithPath_(str(path)), None)
     return library
 
 
-def compiled_source(device: Any, source: str, safe_math: bool) -> tuple[Any, str]:
-    """The library of a source, None if it does not compile, and the compiler's diagnostics."""
+def compiled_source(
+    device: Any, source: str, safe_math: bool, pinned: bool = True
+) -> tuple[Any, str]:
+    """The library of a source, None if it does not compile, and the compiler's diagnostics. It is
+    in lbrx's version of the language if `pinned`, else in the newest that macOS has."""
     options = Metal.MTLCompileOptions.alloc().init()
-    options.setFastMathEnabled_(not safe_math)
+    if pinned:
+        options.setLanguageVersion_(LANGUAGE)
+    set_mode = getattr(options, "setMathMode_", None)  # since macOS 15
+    if set_mode is None:
+        options.setFastMathEnabled_(not safe_math)
+    else:
+        set_mode(Metal.MTLMathModeSafe if safe_math else Metal.MTLMathModeFast)
     library, problem = device.newLibraryWithSource_options_error_(source, options, None)
     if library is not None and problem is None:
         return library, ""
     return library, _description(problem)
 
 
-def _compiled(device: Any, stem: str, source: str, safe_math: bool) -> Any:
-    library, text = compiled_source(device, source, safe_math)
+def _compiled(device: Any, stem: str, source: str, safe_math: bool, pinned: bool) -> Any:
+    library, text = compiled_source(device, source, safe_math, pinned)
     if library is None:
         raise DeviceError(f"{stem}.metal does not compile:\n{text}")
     return library

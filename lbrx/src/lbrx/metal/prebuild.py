@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from lbrx.errors import DeviceError, SettingError
-from lbrx.metal.library import PipelineRequest, Shaders, digest, shader_text
+from lbrx.metal.library import PipelineRequest, Shaders, digest
+from lbrx.metal.shader_files import ShaderFiles, shader_text
 
 WIDE = "ext_vector_type"  # marks shaders for CPUs, with vectors wider than Metal's
 
@@ -98,17 +99,17 @@ def file_name(request: PipelineRequest) -> str:
     return f"{plain}-{digest(repr((request.constants, request.source)), request.safe_math)}"
 
 
-def build_metallibs(folder: Path) -> list[Path]:
+def build_metallibs(files: ShaderFiles) -> list[Path]:
     """Write a library per stem beside the sources; none without `xcrun metal`."""
     if not _has_compiler():
         return []
     built = []
-    for source in sorted(folder.glob("*.metal")):
-        text = shader_text(folder, source.name)
+    for source in files.sources():
+        text = shader_text(files, source.name)
         if WIDE in text:
             continue
-        path = folder / f"{source.stem}-{digest(text, safe_math=True)}.metallib"
-        for old in set(folder.glob(f"{source.stem}-*.metallib")) - {path}:
+        path = source.parent / f"{source.stem}-{digest(text, safe_math=True)}.metallib"
+        for old in set(source.parent.glob(f"{source.stem}-*.metallib")) - {path}:
             old.unlink()
         _compile(text, path)
         built.append(path)

@@ -8,8 +8,8 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.metal.binding import Metal
 
