@@ -8,6 +8,7 @@ from lbrx.ops import (
     convolution,
     elementwise,
     error_function,
+    experts,
     linear,
     merging,
     movement,
@@ -15,6 +16,7 @@ from lbrx.ops import (
     overwrite,
     quantized,
     random,
+    recurrent,
     reduction,
 )
 from lbrx.ops.table import REQUIRED, TABLE, Attributes, Op, Operand, OpFamily, Role, Spec
@@ -37,6 +39,7 @@ __all__ = [
     "convolution",
     "elementwise",
     "error_function",
+    "experts",
     "linear",
     "merging",
     "movement",
@@ -44,5 +47,6 @@ __all__ = [
     "overwrite",
     "quantized",
     "random",
+    "recurrent",
     "reduction",
 ]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op

@@ -8,17 +8,17 @@ import operator
 import numpy as np
 
 from lbrx import quant
-from lbrx import shape as sh
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Shape
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
 from lbrx.ops.overwrite import CACHE_SCHEME, cached_shape
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 
 def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
     query, key, value = (rules.first(shapes[i:]) for i in range(3))
-    mask, lengths = [*shapes[3:], None, None][:2]
+    mask, lengths, sinks = [*shapes[3:], None, None, None][:3]
     if min(map(len, (query, key, value))) < 3:
         raise ShapeError("query, key and value need axes (..., heads, length, depth): reshape them")
     *batch, heads, count, depth = query
@@ -39,6 +39,8 @@ def attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
         raise ShapeError(f"the mask of shape {mask} is larger than the scores, {scores}: slice it")
     if lengths is not None and [*lengths] != batch:
         raise ShapeError(f"lengths have shape {lengths}: give one for each batch, {tuple(batch)}")
+    if sinks is not None and sinks != (heads,):
+        raise ShapeError(f"sinks have shape {sinks}: give one for each head, ({heads},)")
     window = operator.index(attributes["window"])
     if window < 0 or (window and not attributes["causal"]):
         raise ValueError(f"window={window}: give 0 for none, or above 0 together with causal=True")
@@ -81,11 +83,15 @@ def _valid(value: NumpyArray, lengths: NumpyArray) -> NumpyArray:
     return np.where(valid, value, value.dtype.type(0))
 
 
-def _weights(scores: NumpyArray) -> NumpyArray:
-    """softmax over the last axis; a row whose scores are all -inf gives zeros, not NaN."""
+def _weights(scores: NumpyArray, sinks: NumpyArray | None) -> NumpyArray:
+    """softmax over the last axis and a head's sink; a row whose scores are all -inf gives zeros,
+    not NaN."""
     peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-    powers = np.exp(scores - np.where(peak == -np.inf, 0, peak))
+    base = np.where(peak == -np.inf, 0, peak)
+    powers = np.exp(scores - base)
     total = np.sum(powers, axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks.astype(scores.dtype)[:, None, None] - base)
     return np.asarray(powers / np.where(total == 0, 1, total))
 
 
@@ -96,6 +102,7 @@ def attention(
     value: NumpyArray,
     mask: NumpyArray | None = None,
     lengths: NumpyArray | None = None,
+    sinks: NumpyArray | None = None,
     *,
     causal: bool = False,
     window: int = 0,
@@ -113,8 +120,8 @@ def attention(
     number of valid keys; keys and values beyond it are not read. The last query has the position
     of the last valid key; causal=True hides the keys after a query's position, and window=n (with
     causal) all but the last n keys up to it. scale is 1 / sqrt(D) unless given. cap > 0 limits the
-    scores to cap * tanh(score / cap) before the mask is added. A query that sees no key gives
-    zeros.
+    scores to cap * tanh(score / cap) before the mask is added. sinks are a score for each head
+    that takes part in the softmax and has no value. A query that sees no key gives zeros.
 
     Shapes that do not fit raise ShapeError, a mask of integers DtypeError, and a window
     without causal ValueError. A length outside 0 to S raises IndexError where the host knows it,
@@ -135,7 +142,7 @@ def attention(
     if mask is not None:
         scores = scores + mask
     scores = np.where(_seen(count, keys, lengths, causal, window), scores, -np.inf)
-    return np.asarray(_weights(scores) @ value)
+    return np.asarray(_weights(scores, sinks) @ value)
 
 
 def quantized_attention_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
@@ -151,6 +158,7 @@ def quantized_attention(
     value_codes: NumpyArray,
     mask: NumpyArray | None = None,
     lengths: NumpyArray | None = None,
+    sinks: NumpyArray | None = None,
     *,
     scheme: str = CACHE_SCHEME,
     causal: bool = False,
@@ -166,7 +174,7 @@ def quantized_attention(
     """
     key, value = (quant.dequantize(codes, scheme) for codes in (key_codes, value_codes))
     rule = {"causal": causal, "window": window, "scale": scale, "cap": cap}
-    return np.asarray(attention(query, key, value, mask, lengths, **rule))
+    return np.asarray(attention(query, key, value, mask, lengths, sinks, **rule))
 
 
 def rope_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:

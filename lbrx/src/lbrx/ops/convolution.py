@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 Pair = tuple[int, int]
 Sizes2 = int | Sequence[int]
@@ -193,8 +193,8 @@ def max_pool2d(
 
     Padding does not count as an element. The stride is the window's size unless given.
     """
-    given = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
-    return np.asarray(_windows(x, pooling(x.shape, given), -np.inf).max(axis=(4, 5)))
+    attributes = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
+    return np.asarray(_windows(x, pooling(x.shape, attributes), -np.inf).max(axis=(4, 5)))
 
 
 @op(OpFamily.POOLING, pooled_shape, floating_only)
@@ -211,8 +211,8 @@ def avg_pool2d(
     Padding counts as zeros, or not at all with count_include_pad=False. The stride is the window's
     size unless given.
     """
-    given = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
-    place = pooling(x.shape, given)
+    attributes = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
+    place = pooling(x.shape, attributes)
     total = _windows(x.astype(np.float64), place, 0).sum(axis=(4, 5))
     if count_include_pad:
         return np.asarray(total / (place.size[0] * place.size[1]))

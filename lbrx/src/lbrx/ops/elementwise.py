@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.ops import rules
 from lbrx.ops.error_function import erf
 from lbrx.ops.table import DtypeRule, NumpyArray, OpFamily, Reference, op, register

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.ops import activation as act
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, Reference, op
-from lbrx.shape import Shape
 
 # The activations of `matmul` by name.
 ACTIVATIONS: dict[str, Reference] = {

@@ -13,13 +13,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
 from lbrx.ops.random import WORDS, philox
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 LANES = 16
 """Counters whose words are made together."""

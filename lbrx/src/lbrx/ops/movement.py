@@ -7,14 +7,14 @@ import operator
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
 from lbrx.errors import ShapeError
 from lbrx.ops import rules
 from lbrx.ops.reduction import widest
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 Widths = tuple[tuple[int, int], ...]
 

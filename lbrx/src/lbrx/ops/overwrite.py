@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
 from lbrx.ops import rules
 from lbrx.ops.quantized import values_shape
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 CACHE_SCHEME = "q8_0"
 """The scheme of caches that are quantized as they are written."""
@@ -44,7 +44,7 @@ def overwrite(cache: NumpyArray, rows: NumpyArray, positions: NumpyArray) -> Num
     Shapes are (..., S, D) for the cache and (..., L, D) for the rows; positions broadcast to
     (..., L). A row whose position is not from 0 to S - 1 is dropped; of several rows at one
     position, one is kept. The operand keeps its value, unless it was made by
-    `lbrx.tensor.long_lived.new_cache`: that memory is written in place, and the result shares it.
+    `lbrx.tensors.long_lived.new_cache`: that memory is written in place, and the result shares it.
     """
     return _put(cache, rows, positions)
 

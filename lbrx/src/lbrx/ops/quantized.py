@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
 from lbrx.quant import QuantizationInfo, Scheme
-from lbrx.shape import Shape
 
 T = TypeVar("T")
 _OPERAND_OF_FIELD = {"scales": "scales", "zero_points": "offsets", "biases": "offsets"}
@@ -42,14 +42,14 @@ def values_shape(scheme: Scheme, codes: Shape) -> Shape:
     return (*codes[:-1], codes[-1] // row * scheme.elements)
 
 
-def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
+def checked_shape(shapes: rules.Shapes, scheme: Scheme) -> Shape:
     """The shape of the values; raises if an array is missing or does not fit the codes."""
     shape = values_shape(scheme, rules.first(shapes))
     names = stored_names(scheme)
-    given = [*shapes, None, None][: len(names)]
-    if sum(other is not None for other in shapes) != len(names) or None in given:
+    padded = [*shapes, None, None][: len(names)]
+    if sum(other is not None for other in shapes) != len(names) or None in padded:
         raise QuantizationError(f"{scheme.name} is stored as {', '.join(names)}: give all of them")
-    for name, other in zip(names[1:], given[1:], strict=True):
+    for name, other in zip(names[1:], padded[1:], strict=True):
         expected = scheme.part_shape(name, shape)
         if other != expected:
             raise ShapeError(
@@ -59,7 +59,7 @@ def _checked(shapes: rules.Shapes, scheme: Scheme) -> Shape:
     return shape
 
 
-def _info(
+def info_of(
     scheme: Scheme, scales: NumpyArray | None, offsets: NumpyArray | None
 ) -> QuantizationInfo[NumpyArray]:
     arrays = {"scales": scales, "offsets": offsets}
@@ -68,7 +68,7 @@ def _info(
 
 
 def _decoded_shape(shapes: rules.Shapes, attributes: Attributes) -> Shape:
-    return _checked(shapes, quant.find(attributes["scheme"]))
+    return checked_shape(shapes, quant.find(attributes["scheme"]))
 
 
 def _floating_only(dtype: Dtype) -> Dtype:
@@ -96,8 +96,8 @@ def decode_blocks(
     that the scheme has. The last axis becomes as long as the values; the other axes stay. Arrays
     that do not fit the scheme raise ShapeError or QuantizationError.
     """
-    found = quant.find(scheme)
-    return quant.dequantize(codes, _info(found, scales, offsets))
+    known = quant.find(scheme)
+    return quant.dequantize(codes, info_of(known, scales, offsets))
 
 
 def _encoded_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]:
@@ -130,9 +130,9 @@ def encode_blocks(x: NumpyArray, *, scheme: str) -> tuple[NumpyArray, ...]:
 
     x has a floating dtype, and its last axis is a multiple of the scheme's block length.
     """
-    found = quant.find(scheme)
-    data, info = quant.quantize(x, found)
-    return data, *(info.arrays[name] for name in stored_names(found)[1:])
+    known = quant.find(scheme)
+    data, info = quant.quantize(x, known)
+    return data, *(info.arrays[name] for name in stored_names(known)[1:])
 
 
 def weights_of(stored: Sequence[T], count: int) -> list[Sequence[T]]:
@@ -143,7 +143,9 @@ def weights_of(stored: Sequence[T], count: int) -> list[Sequence[T]]:
 
 def _product_shapes(shapes: rules.Shapes, attributes: Attributes) -> list[Shape]:
     scheme, x = quant.find(attributes["scheme"]), rules.first(shapes)
-    weights = [_checked(parts, scheme) for parts in weights_of(shapes[1:], attributes["count"])]
+    weights = [
+        checked_shape(parts, scheme) for parts in weights_of(shapes[1:], attributes["count"])
+    ]
     for weight in weights:
         if len(weight) != 2:
             raise ShapeError(f"a weight of shape {weight} is not a matrix: index or reshape it")
@@ -168,9 +170,9 @@ def quantized_matmul(
     (..., N) in the dtype of x. codes holds all stored arrays of the first weight (codes, scales,
     offsets), then those of the second, and so on.
     """
-    found = quant.find(scheme)
+    known = quant.find(scheme)
     weights = [
-        quant.dequantize(parts[0], _info(found, *(*parts[1:], None, None)[:2]))
+        quant.dequantize(parts[0], info_of(known, *(*parts[1:], None, None)[:2]))
         for parts in weights_of(codes, count)
     ]
     return tuple(np.asarray(np.matmul(x, weight.T)) for weight in weights)

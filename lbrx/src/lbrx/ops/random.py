@@ -12,11 +12,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.dtype import Dtype, check_scalar
+from lbrx.arrays.dtype import Dtype, check_scalar
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Shape
 
 WORDS = 4
 INTEGERS = 2

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Axes, normalize_axes, reduced
 from lbrx.ops import rules
 from lbrx.ops.table import Attributes, NumpyArray, OpFamily, op
-from lbrx.shape import Axes, normalize_axes, reduced
 
 
 def widest(x: NumpyArray) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype, Kind
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype, Kind
+from lbrx.arrays.shape import Shape
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.ops.table import Attributes, ShapeRule
-from lbrx.shape import Shape
 
 Shapes = Sequence[Shape | None]
 

@@ -6,28 +6,34 @@ of the method and function of the same name. Names follow the Python array API s
 standard has the operation.
 
 An operand's name also decides its role: `condition` is bool; `indices`, `positions` and `lengths`
-are integers; `mask`, `factors` and `rows` are floating and keep their dtype; `codes`, `scales` and
-`offsets` are the stored arrays of quantized values, `planes` those of video frames, and
-`key_codes`, `value_codes` and `cache_codes` are blocks of bytes. All other operands are values and
-are promoted to one dtype.
+are integers; `mask`, `factors`, `rows` and `sinks` are floating and keep their dtype; `codes`,
+`scales` and `offsets` are the stored arrays of quantized values, `planes` those of video frames,
+and `key_codes`, `value_codes` and `cache_codes` are blocks of bytes. All other operands are values
+and are promoted to one dtype.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape, list_of, representable
+from lbrx.entry_points import Registry
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Shape, list_of, representable
+
+if TYPE_CHECKING:
+    from lbrx.ops.vjp import NotDifferentiable, Vjp
 
 NumpyArray = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -59,8 +65,9 @@ class OpFamily(StrEnum):
     SORTING = "sorting"
     RANDOM = "random"
     QUANTIZATION = "quantization"
-    VIDEO = "video"
     CUSTOM = "custom"
+    OUTSIDE = "outside"
+    """Operations of other distributions."""
 
 
 class Role(StrEnum):
@@ -85,6 +92,7 @@ _ROLES = {
     "mask": Role.FLOATING,
     "factors": Role.FLOATING,
     "rows": Role.FLOATING,
+    "sinks": Role.FLOATING,
     "cache": Role.CACHE,
     "cache_codes": Role.CACHE,
     "codes": Role.STORED,
@@ -148,14 +156,25 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
+    @property
+    def vjp(self) -> Vjp | NotDifferentiable | None:
+        """How gradients pass through it (`lbrx.ops.vjp`). Those of the built-in operations are set
+        when `lbrx.gradients` is imported."""
+        return VJPS.get(self.name)
+
     @cached_property
     def least(self) -> int:
         """The smallest number of operands."""
         return sum(not operand.optional for operand in self.operands)
 
+    @cached_property
+    def most(self) -> int:
+        """The largest number of operands."""
+        return sys.maxsize if self.variadic else len(self.operands)
+
     def check_count(self, count: int) -> None:
         """Raise TypeError if a call cannot have this number of operands."""
-        if count < self.least or (count > len(self.operands) and not self.variadic):
+        if not self.least <= count <= self.most:
             names = ", ".join(operand.name for operand in self.operands)
             raise TypeError(f"{self.name} takes ({names}), not {count} operands")
 
@@ -167,6 +186,12 @@ class Op:
     def roles(self, count: int) -> list[Role]:
         """The role of each operand in a call with `count` operands."""
         return [operand.role for operand in self.operands_of(count)]
+
+    @cached_property
+    def defaults(self) -> Attributes | None:
+        """The attributes of a call that gives none; None if it has to."""
+        needed = any(value is REQUIRED for value in self.attributes.values())
+        return None if needed else MappingProxyType(self.bind({}))
 
     def bind(self, given: Attributes) -> dict[str, Any]:
         """The attributes with defaults, dtypes parsed and lists turned into tuples.
@@ -253,7 +278,9 @@ def _working(promoted: Dtype, output: Dtype) -> Dtype:
     return dt.float32 if wide in (dt.float16, dt.bfloat16) else wide
 
 
-TABLE: dict[str, Op] = {}
+TABLE: Registry[Op] = Registry("lbrx.operations")
+VJPS: dict[str, Vjp | NotDifferentiable] = {}
+"""The column `vjp`, by the name of the operation."""
 
 
 def register(
@@ -267,9 +294,9 @@ def register(
     """Add an operation to the table; a name that it already has raises ValueError.
 
     The reference's docstring documents the operation. `metal` is for elementwise operations that
-    are not in `shaders/elementwise.h`: an MSL function of the same name, which takes the operands
-    and the numeric attributes. Halves are given to it as float. Without it, and without a runner of
-    `lbrx.kernels`, metal computes the reference on the host.
+    are not in `kernels/elementwise/elementwise.h`: an MSL function of the same name, which takes
+    the operands and the numeric attributes. Halves are given to it as float. Without it, and
+    without a runner of `lbrx.kernels`, metal computes the reference on the host.
     """
     operands: list[Operand] = []
     attributes: dict[str, Any] = {}
