@@ -190,3 +190,8 @@ def check_scalar(value: Scalar, dtype: Dtype) -> None:
         raise DtypeError(
             f"{value} does not fit {dtype} ({limits.min} to {limits.max}): cast to a wider type"
         )
+
+
+def accumulator(dtype: Dtype) -> Dtype:
+    """The type that kernels compute in: float32 for float16 and bfloat16, else the dtype itself."""
+    return float32 if dtype in (float16, bfloat16) else dtype

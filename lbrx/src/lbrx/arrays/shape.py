@@ -134,10 +134,10 @@ def normalize_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     """Axes from 0 in ascending order; None is all of them."""
     if axes is None:
         return tuple(range(ndim))
-    given = axes if isinstance(axes, Sequence) else (axes,)
-    result = tuple(sorted(normalize_axis(axis, ndim) for axis in given))
+    several = axes if isinstance(axes, Sequence) else (axes,)
+    result = tuple(sorted(normalize_axis(axis, ndim) for axis in several))
     if len(set(result)) != len(result):
-        raise ShapeError(f"axes {tuple(given)} name an axis twice: give each once")
+        raise ShapeError(f"axes {tuple(several)} name an axis twice: give each once")
     return result
 
 

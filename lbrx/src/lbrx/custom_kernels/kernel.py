@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, DtypeLike, Scalar
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike, Scalar
+from lbrx.arrays.shape import Sizes, as_shape
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import Spec
-from lbrx.shape import Sizes, as_shape
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.traced_number import traced_function
+from lbrx.tensors import wrapping
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.traced_number import traced_function
+from lbrx.tensors.wrapping import CustomRule
 
 if TYPE_CHECKING:
+    from lbrx.arrays.storage import Array
+    from lbrx.command_lists.builder import Builder
     from lbrx.metal import Context
     from lbrx.metal.reflection import KernelArgument
 
@@ -37,6 +41,7 @@ def kernel(
     outputs: Sequence[str] | None = None,
     contiguous: bool = True,
     safe_math: bool = False,
+    vjp: CustomRule | None = None,
 ) -> Kernel:
     """A function of tensors that runs a kernel written in the Metal Shading Language.
 
@@ -51,6 +56,8 @@ def kernel(
     contiguous: True copies views that are not contiguous; False passes their memory unchanged,
         from their first element on.
     safe_math: True handles NaN and infinity as IEEE 754 says, as lbrx's own kernels do.
+    vjp: for gradients, a function of the inputs (a tuple), the gradients of the outputs and the
+        outputs, each one tensor or a tuple. It returns a gradient for each input, or None.
 
     The kernel is compiled at the first call. A source without a kernel, or with several and no
     name, raises DeviceError.
@@ -61,7 +68,7 @@ def kernel(
     >>> double(lbrx.tensor([1.0, 2.5], device="metal")).tolist()
     [2.0, 5.0]
     """
-    return Kernel(source, name, inputs, outputs, contiguous, safe_math)
+    return Kernel(source, name, inputs, outputs, contiguous, safe_math, vjp)
 
 
 @dataclass(frozen=True)
@@ -85,24 +92,47 @@ class Launch:
     threads: Size
     group: Sizes | None
 
-    def run(self, gpu: Context, given: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """Encode the kernel with these values and return its results."""
-        from lbrx.tensor import kernel_arguments
+    def run(self, b: Builder, given: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Add the kernel with these values to a plan, and return its results."""
+        from lbrx.custom_kernels import kernel_arguments
 
         kernel, source = self.kernel, self.signature.source
-        bound, results = kernel_arguments.bind(gpu, kernel, self.signature, given, self.specs)
-        pipeline = gpu.shaders.pipeline(
-            kernel.name, kernel.name, source=source, safe_math=kernel.safe_math
+        pipeline = b.pipeline(kernel.name, kernel.name, source=source, safe_math=kernel.safe_math)
+        compiled = b.compiled(pipeline)
+        bound, results = kernel_arguments.bind(
+            b, kernel, self.signature, given, self.specs, compiled.checked
         )
-        gpu.queue.dispatch(
+        b.named(kernel.name, "").launch(
             pipeline,
             bound.buffers,
             self.threads,
-            kernel.group_size(self.group, self.threads, pipeline.max_threads),
+            kernel.group_size(self.group, self.threads, compiled.max_threads),
             threadgroup_memory=bound.threadgroup,
-            kernel=kernel.name,
         )
         return results
+
+    def computed(self, gpu: Context, given: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Run the kernel with these values and return its results."""
+        from lbrx.scheduler.running import ready
+
+        def describe(b: Builder) -> tuple[Array, ...]:
+            return tuple(result.array for result in self.run(b, given))
+
+        return tuple(map(Tensor, ready(gpu, describe).run()))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A kernel with everything but its inputs, as a function of these."""
+
+    kernel: Kernel
+    options: Mapping[str, Any]
+
+    def __call__(self, *values: Any) -> Any:
+        return self.kernel(*values, **self.options)
+
+    def __repr__(self) -> str:
+        return repr(self.kernel)
 
 
 class Kernel:
@@ -116,6 +146,7 @@ class Kernel:
         outputs: Sequence[str] | None,
         contiguous: bool,
         safe_math: bool,
+        vjp: CustomRule | None = None,
     ) -> None:
         self.source = source
         self.name = _only_kernel(source) if name is None else name
@@ -123,6 +154,7 @@ class Kernel:
         self._outputs = outputs
         self._contiguous = contiguous
         self.safe_math = safe_math
+        self._vjp = vjp
         self._signatures: dict[object, Signature] = {}
 
     def __repr__(self) -> str:
@@ -159,17 +191,23 @@ class Kernel:
         """
         from lbrx.metal import context
 
+        inside = wrapping.is_inside()
+        wrapper = wrapping.innermost((*values, *named.values())) if inside else None
+        if wrapper is not None:
+            options: Any = {"grid": grid, "group": group, "shapes": shapes}
+            options |= {"dtypes": dtypes, "template": template, **named}
+            return wrapper.run_custom(_Call(self, options), self._vjp, values)
         gpu = context()
         signature = self._signature(gpu, template or {})
-        given = self._bound(signature, values, named)
-        specs = self._specs(signature, given, shapes, dtypes)
+        bound = self._bound(signature, values, named)
+        specs = self._specs(signature, bound, shapes, dtypes)
         launch = Launch(self, signature, specs, self._threads(grid, specs), group)
         if traced_function() is None:
-            results = launch.run(gpu, given)
+            results = launch.computed(gpu, bound)
         else:
-            from lbrx.tensor import kernel_node
+            from lbrx.custom_kernels import kernel_node
 
-            results = kernel_node.recorded(launch, gpu, given)
+            results = kernel_node.recorded(launch, gpu, bound)
         return results[0] if len(results) == 1 else results
 
     def arguments(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -194,32 +232,35 @@ class Kernel:
         return self._signatures[key]
 
     def _compiled(self, gpu: Context, template: Template) -> Signature:
-        from lbrx.metal.library import shader_folder, shader_text
+        from lbrx.metal.library import shader_files
         from lbrx.metal.reflection import ArgumentKind
+        from lbrx.metal.shader_files import shader_text
 
         text = _prelude(self.source, template)
-        text += shader_text(shader_folder(), f"{self.name}.metal", self.source)
+        text += shader_text(shader_files(), f"{self.name}.metal", self.source)
         # Compile first: errors in the source are reported here, reflection does not report them.
         gpu.shaders.pipeline(self.name, self.name, source=text, safe_math=self.safe_math)
-        found = [
+        arguments_found = [
             _typed(argument, self.source, template)
             for argument in gpu.shaders.arguments(
                 self.name, self.name, source=text, safe_math=self.safe_math
             )
         ]
-        if other := [argument.name for argument in found if argument.kind is ArgumentKind.OTHER]:
+        if other := [
+            argument.name for argument in arguments_found if argument.kind is ArgumentKind.OTHER
+        ]:
             raise DeviceError(
                 f"{self}: {', '.join(other)} is not a buffer or threadgroup memory: "
                 "use pointers and constants"
             )
-        buffers = [argument for argument in found if argument.kind is ArgumentKind.BUFFER]
+        buffers = [argument for argument in arguments_found if argument.kind is ArgumentKind.BUFFER]
         read = [argument.name for argument in buffers if not argument.writable]
         written = [argument.name for argument in buffers if argument.writable]
         if not written:
             raise DeviceError(f"{self} has no output: declare a device pointer without const")
         return Signature(
             text,
-            {argument.name: argument for argument in found},
+            {argument.name: argument for argument in arguments_found},
             self._ordered("inputs", self._inputs, read),
             self._ordered("outputs", self._outputs, written),
         )
@@ -243,18 +284,18 @@ class Kernel:
         takes = f"{self} takes ({', '.join(signature.inputs)})"
         if len(values) > len(signature.inputs):
             raise TypeError(f"{takes}, not {len(values)} values: leave out the others")
-        given = dict(zip(signature.inputs, values, strict=False))
+        bound = dict(zip(signature.inputs, values, strict=False))
         for name, value in named.items():
-            if name in given:
+            if name in bound:
                 raise TypeError(f"{takes}, and {name} was given twice: give it once")
             if name not in signature.arguments:
                 known = ", ".join(signature.arguments)
                 raise TypeError(f"{self} has no argument {name}: it has {known}")
-            given[name] = value
+            bound[name] = value
         needed = signature.arguments.keys() - set(signature.outputs)
-        if missing := sorted(needed - given.keys()):
+        if missing := sorted(needed - bound.keys()):
             raise TypeError(f"{takes}: give {', '.join(missing)} too")
-        return given
+        return bound
 
     def _specs(
         self, signature: Signature, given: Mapping[str, Any], shapes: Any, dtypes: Any
@@ -267,12 +308,14 @@ class Kernel:
         for name, shape, dtype in zip(signature.outputs, all_shapes, all_dtypes, strict=True):
             start = given.get(name)
             sources = [start, *(given.get(n) for n in signature.inputs)]
-            found = next((x.shape for x in sources if isinstance(x, Tensor | np.ndarray)), None)
-            if shape is None and found is None:
+            first_shape = next(
+                (x.shape for x in sources if isinstance(x, Tensor | np.ndarray)), None
+            )
+            if shape is None and first_shape is None:
                 raise ShapeError(
                     f"{self} has no input that gives {name} a shape: give shapes=[...]"
                 )
-            wanted = found if shape is None else as_shape(shape)
+            wanted = first_shape if shape is None else as_shape(shape)
             assert wanted is not None
             specs[name] = Spec(wanted, self._output_dtype(signature.arguments[name], dtype))
         return specs
@@ -338,8 +381,8 @@ def _only_kernel(source: str) -> str:
         raise TypeError(f"the source is {type(source).__name__}: give it as a string")
     names: list[str] = [one or other for one, other in _KERNEL.findall(source)]
     if len(names) != 1:
-        found = f"the kernels {', '.join(names)}" if names else "no `kernel void` function"
-        raise DeviceError(f"the source has {found}: give the name of one")
+        candidates = f"the kernels {', '.join(names)}" if names else "no `kernel void` function"
+        raise DeviceError(f"the source has {candidates}: give the name of one")
     return names[0]
 
 
@@ -347,10 +390,10 @@ def _typed(argument: KernelArgument, source: str, template: Template) -> KernelA
     """The argument with the dtype that the template gives its type name: softmetal's reflection
     does not resolve aliases."""
     declared = re.search(rf"\b(\w+)\s*[*&]\s*{argument.name}\b", source)
-    given = template.get(declared[1]) if declared and argument.dtype is None else None
-    if given is None or isinstance(given, bool | int | float):
+    alias = template.get(declared[1]) if declared and argument.dtype is None else None
+    if alias is None or isinstance(alias, bool | int | float):
         return argument
-    return replace(argument, dtype=dt.parse(given))
+    return replace(argument, dtype=dt.parse(alias))
 
 
 def _is_shape(value: Any) -> bool:

@@ -8,23 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.storage import Array, NumberStorage
+from lbrx.arrays.storage.cpu import copied
+from lbrx.command_lists.builder import Builder
+from lbrx.custom_kernels.kernel import Kernel, Signature
 from lbrx.errors import DeviceError, DtypeError, ShapeError
-from lbrx.kernels.arrays import buffer_of, empty, imported
+from lbrx.kernels import layouts
+from lbrx.kernels.arrays import buffer_of, extent_of
 from lbrx.kernels.registry import RUNNERS, Call
-from lbrx.metal import Buffer, Context
+from lbrx.metal import Buffer
 from lbrx.metal.commands import NumberSlot
 from lbrx.metal.reflection import ArgumentKind, KernelArgument
 from lbrx.ops import TABLE, Spec
-from lbrx.storage import Array, NumberStorage
-from lbrx.storage.cpu import copied
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.kernel import Kernel, Signature
-from lbrx.tensor.operands import as_scalar
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.operands import as_scalar
 
-MAX_INLINE_BYTES = 4096  # Metal's limit for setBytes
 THREADGROUP_ALIGNMENT = 16  # lengths of threadgroup memory are multiples of this
 
 
@@ -37,13 +38,16 @@ class BoundArguments:
 
 
 def bind(
-    gpu: Context,
+    b: Builder,
     kernel: Kernel,
     signature: Signature,
     given: Mapping[str, Any],
     specs: Mapping[str, Spec],
+    checked: bool,
 ) -> tuple[BoundArguments, tuple[Tensor, ...]]:
-    """The arguments of a call, and its results, which the kernel has not written yet."""
+    """The arguments of a call, and its results, which the kernel has not written yet. Inputs of a
+    checked kernel end with the last element that they show, others with their memory."""
+    memory_of = extent_of if checked else buffer_of
     buffers: dict[int, Buffer | bytes] = {}
     threadgroup: dict[int, int] = {}
     results = []
@@ -52,9 +56,10 @@ def bind(
         if argument.kind is ArgumentKind.THREADGROUP:
             threadgroup[argument.index] = _length(where, given[name])
         elif name not in specs:
-            buffers[argument.index] = _input(gpu, where, argument, given[name], kernel.contiguous)
+            source = _input(b, where, argument, given[name], kernel.contiguous)
+            buffers[argument.index] = memory_of(source) if isinstance(source, Array) else source
     for name, spec in specs.items():
-        array = _output(gpu, f"{kernel}: {name}", spec, given.get(name))
+        array = _output(b, f"{kernel}: {name}", spec, given.get(name))
         buffers[signature.arguments[name].index] = buffer_of(array)
         results.append(Tensor(array))
     bound = BoundArguments(
@@ -71,29 +76,29 @@ def _length(where: str, value: Any) -> int:
 
 
 def _input(
-    gpu: Context, where: str, argument: KernelArgument, value: Any, contiguous: bool
-) -> Buffer | bytes:
+    b: Builder, where: str, argument: KernelArgument, value: Any, contiguous: bool
+) -> Array | Buffer | bytes:
     if isinstance(value, bytes):
-        return _bytes_or_buffer(gpu, _checked_bytes(where, argument, value))
+        return _checked_bytes(where, argument, value)
     if isinstance(value, Tensor) and isinstance(value.array.storage, NumberStorage):
         number = value.array.storage
         return NumberSlot.of(number.argument, number.number, value.dtype.numpy)
     if isinstance(value, Tensor) and value.device == "cpu" and value.ndim == 0:
         value = value.item()
     if not hasattr(value, "__array__") or isinstance(value, np.generic):
-        return _bytes_or_buffer(gpu, _constant(where, argument, value))
-    given = value if isinstance(value, Tensor) else tensor(value, device="metal")
-    if given.device != "metal":
+        return _constant(where, argument, value)
+    source = value if isinstance(value, Tensor) else tensor(value, device="metal")
+    if source.device != "metal":
         raise DeviceError(
-            f"{where} is on {given.device!r}, {given.dtype}{list(given.shape)}: "
+            f"{where} is on {source.device!r}, {source.dtype}{list(source.shape)}: "
             "move it with to_device('metal')"
         )
-    if argument.dtype not in (None, given.dtype):
+    if argument.dtype not in (None, source.dtype):
         raise DtypeError(
             f"{where} is declared as {argument.type_name}, but was given "
-            f"{given.dtype}{list(given.shape)}: cast it with astype('{argument.dtype}')"
+            f"{source.dtype}{list(source.shape)}: cast it with astype('{argument.dtype}')"
         )
-    return buffer_of(_computed(given.contiguous() if contiguous else given))
+    return layouts.contiguous(b, _computed(source)) if contiguous else _computed(source)
 
 
 def _computed(value: Tensor) -> Array:
@@ -134,28 +139,22 @@ def _constant(where: str, argument: KernelArgument, value: Any) -> bytes:
     return packed.tobytes()
 
 
-def _bytes_or_buffer(gpu: Context, data: bytes) -> Buffer | bytes:
-    if len(data) <= MAX_INLINE_BYTES:
-        return data
-    return gpu.upload(np.frombuffer(data, np.uint8))
-
-
-def _output(gpu: Context, where: str, spec: Spec, start: Any) -> Array:
+def _output(b: Builder, where: str, spec: Spec, start: Any) -> Array:
     """Memory for a result, with a copy of the initial content if there is one."""
     if start is None:
-        return empty(gpu, spec)
+        return b.result(spec)
     number = as_scalar(start)
     if number is not None:
         dt.check_scalar(number, spec.dtype)
-        source = imported(gpu, copied(np.asarray(number), spec.dtype))
+        source = b.imported(copied(np.asarray(number), spec.dtype))
     else:
-        given = start if isinstance(start, Tensor) else tensor(start, device="metal")
-        source = _computed(given.to_device("metal").astype(spec.dtype))
+        start_tensor = start if isinstance(start, Tensor) else tensor(start, device="metal")
+        source = layouts.cast(b, _computed(start_tensor.to_device("metal")), spec.dtype)
     try:
         layout = sh.expand(source.layout, spec.shape)
     except ShapeError as problem:
         raise ShapeError(f"{where} cannot start with {source.layout.shape}: {problem}") from None
-    call = Call(gpu, TABLE["copy"], (replace(source, layout=layout),), {}, (spec,))
+    call = Call(b, TABLE["copy"], (replace(source, layout=layout),), {}, (spec,))
     # Run the copy directly: a node of the graph could be shared, and the kernel writes this memory.
     (array,) = RUNNERS["copy"](call)
     return array

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array
+from lbrx.custom_kernels.kernel import Launch
 from lbrx.errors import DeviceError
 from lbrx.kernels.registry import Call, computes
 from lbrx.metal import Context
 from lbrx.metal.reflection import KernelArgument
 from lbrx.ops import TABLE, Attributes, OpFamily, rules
 from lbrx.ops.table import op
-from lbrx.shape import Shape
-from lbrx.storage import Array
-from lbrx.tensor import placement as devices
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.kernel import Launch
-from lbrx.tensor.operands import number_array
-from lbrx.tensor.traced_number import TracedNumber
+from lbrx.tensors import placement as devices
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.operands import number_array
+from lbrx.tensors.traced_number import TracedNumber
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +50,21 @@ def custom_kernel(*codes: Any, call: NodeLaunch) -> Any:
 
 @computes("custom_kernel")
 def run_custom_kernel(call: Call) -> tuple[Array, ...]:
-    """Encode the kernel with the operands in memory."""
+    """Add the kernel with the operands in memory."""
     node: NodeLaunch = call.attributes["call"]
     arrays = [Tensor(array) for array in call.inputs if array is not None]
-    given = {**node.constants, **dict(zip(node.tensors, arrays, strict=True))}
-    return tuple(result.array for result in node.launch.run(call.gpu, given))
+    values = {**node.constants, **dict(zip(node.tensors, arrays, strict=True))}
+    return tuple(result.array for result in node.launch.run(call.builder, values))
 
 
 def recorded(launch: Launch, gpu: Context, given: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """The results of a call while a function is traced."""
     arguments = launch.signature.arguments
-    found = {name: _operand(launch, arguments[name], value) for name, value in given.items()}
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-    constants = {name: value for name, value in found.items() if name not in tensors}
+    operands = {name: _operand(launch, arguments[name], value) for name, value in given.items()}
+    tensors = {name: value for name, value in operands.items() if isinstance(value, Tensor)}
+    constants = {name: value for name, value in operands.items() if name not in tensors}
     if not tensors:  # it depends on nothing that a replay changes
-        return launch.run(gpu, constants)
+        return launch.computed(gpu, constants)
     call = NodeLaunch(launch, constants, tuple(tensors))
     results = devices.get("metal").run(
         TABLE["custom_kernel"], [value.array for value in tensors.values()], {"call": call}

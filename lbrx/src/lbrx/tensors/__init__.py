@@ -1,8 +1,8 @@
 """The Tensor class, functions that create tensors, and devices."""
 
-from lbrx.tensor import random
-from lbrx.tensor.core import Metadata, Tensor
-from lbrx.tensor.creation import (
+from lbrx.tensors import random
+from lbrx.tensors.core import Metadata, Tensor
+from lbrx.tensors.creation import (
     arange,
     asarray,
     concat,
@@ -16,7 +16,7 @@ from lbrx.tensor.creation import (
     where,
     zeros,
 )
-from lbrx.tensor.placement import Device, default_device, devices, set_default_device
+from lbrx.tensors.placement import Device, default_device, devices, set_default_device
 
 __all__ = [
     "Device",

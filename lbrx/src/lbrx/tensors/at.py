@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.shape import BasicIndex, Shape
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.indexing import Selection, selection
-from lbrx.tensor.operands import as_scalar
-from lbrx.tensor.traced_number import traced_function
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import BasicIndex, Shape
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.indexing import Selection, selection
+from lbrx.tensors.operands import as_scalar
+from lbrx.tensors.traced_number import traced_function
 
 _COMBINED = {"add": "add", "multiply": "multiply", "min": "minimum", "max": "maximum"}
 """The elementwise operation of each update but "set"."""
@@ -75,19 +75,19 @@ class Elements:
         return self._updated(values, "max")
 
     def _updated(self, values: Any, reduce: str) -> Tensor:
-        x, given = self.tensor, _as_values(self.tensor, values)
-        if _is_mask_of(x, self.key) and math.prod(given.shape) == 1:
+        x, updates = self.tensor, _as_values(self.tensor, values)
+        if _is_mask_of(x, self.key) and math.prod(updates.shape) == 1:
             # Nothing depends on how many elements the mask selects: it is not evaluated.
-            scalar = given.reshape(*[1] * x.ndim)
+            scalar = updates.reshape(*[1] * x.ndim)
             return call("where", self.key, _combined(x, scalar, reduce), x)
         if traced_function() is not None and _are_rows_of(x, self.key):
-            return _rows_updated(x, self.key, given, reduce)
+            return _rows_updated(x, self.key, updates, reduce)
         chosen = selection(x, self.key)
         if chosen.pickers:
             region = x.view(sh.index(x.array.layout, chosen.basic))
-            given = _picked_update(region, chosen, given, reduce)
+            updates = _picked_update(region, chosen, updates, reduce)
             reduce = "set"
-        return _placed(x, chosen.basic, given, reduce)
+        return _placed(x, chosen.basic, updates, reduce)
 
 
 def _as_values(x: Tensor, values: Any) -> Tensor:
@@ -158,11 +158,11 @@ def _placed(x: Tensor, key: Sequence[BasicIndex], values: Tensor, reduce: str) -
 def _sizes_of(key: Sequence[BasicIndex], region: Shape) -> list[int]:
     """The region's size for each slice of a key; -1 for integers and None."""
     sizes = iter(region)
-    found = []
+    lengths = []
     for item in key:
         size = -1 if isinstance(item, int) else next(sizes)
-        found.append(-1 if item is None else size)
-    return found
+        lengths.append(-1 if item is None else size)
+    return lengths
 
 
 def _places(item: BasicIndex, size: int) -> NDArray[np.int64]:
@@ -183,10 +183,10 @@ def _rows_updated(x: Tensor, rows: Tensor, values: Tensor, reduce: str) -> Tenso
     """x with rows updated whose indices the device reads: they have no values yet while a function
     is traced."""
     size = math.prod(x.shape[1:])
-    given = _fitted(values, (*rows.shape, *x.shape[1:])).reshape(math.prod(rows.shape), size)
-    places = rows.reshape(-1, 1).expand(*given.shape)
+    updates = _fitted(values, (*rows.shape, *x.shape[1:])).reshape(math.prod(rows.shape), size)
+    places = rows.reshape(-1, 1).expand(*updates.shape)
     source = x.reshape(x.shape[0], size)
-    return call("scatter", source, places, given, axis=0, reduce=reduce).reshape(*x.shape)
+    return call("scatter", source, places, updates, axis=0, reduce=reduce).reshape(*x.shape)
 
 
 def _picked_update(region: Tensor, chosen: Selection, values: Tensor, reduce: str) -> Tensor:
@@ -199,10 +199,10 @@ def _picked_update(region: Tensor, chosen: Selection, values: Tensor, reduce: st
     order = chosen.result_order(len(flat.shape), len(rest))
     shape = [*flat.shape, *remaining]
     # Values are in the order of x[index]; back to picked axes first.
-    given = _fitted(values, tuple(shape[axis] for axis in order))
-    given = given.permute(*np.argsort(order).tolist()).reshape(count, math.prod(remaining))
+    updates = _fitted(values, tuple(shape[axis] for axis in order))
+    updates = updates.permute(*np.argsort(order).tolist()).reshape(count, math.prod(remaining))
     rows = region.permute(*picked, *rest).reshape(math.prod(sizes), math.prod(remaining))
-    indices = tensor(flat.reshape(-1, 1), device=region.device).expand(*given.shape)
-    updated = call("scatter", rows, indices, given, axis=0, reduce=reduce)
+    indices = tensor(flat.reshape(-1, 1), device=region.device).expand(*updates.shape)
+    updated = call("scatter", rows, indices, updates, axis=0, reduce=reduce)
     back = np.argsort([*picked, *rest]).tolist()
     return updated.reshape(*sizes, *remaining).permute(*back)

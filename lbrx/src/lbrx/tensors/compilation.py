@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array, MetalStorage
 from lbrx.errors import DeviceError, TraceError
-from lbrx.shape import Layout
-from lbrx.storage import Array, MetalStorage
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.traced_number import TracedNumber, traced_function, tracing
+from lbrx.tensors import wrapping
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.traced_number import TracedNumber, traced_function, tracing
+from lbrx.trees import set_tree, tree_map
 
 if TYPE_CHECKING:
     from lbrx.scheduler.replay import Recording
@@ -40,10 +42,14 @@ R = TypeVar("R")
 @overload
 def compile(function: Callable[P, R]) -> Compiled[P, R]: ...
 @overload
-def compile(function: Callable[P, R], unit: str) -> Callable[P, R]: ...
+def compile(
+    function: Callable[P, R], unit: str = "gpu", *, inputs: Any = None, outputs: Any = None
+) -> Callable[P, R]: ...
 
 
-def compile(function: Callable[P, R], unit: str = "gpu") -> Callable[P, R]:
+def compile(
+    function: Callable[P, R], unit: str = "gpu", *, inputs: Any = None, outputs: Any = None
+) -> Callable[P, R]:
     """A version of a function of tensors whose later calls replay its kernels as one list.
 
     The function is traced once for each combination of shapes, dtypes and other arguments.
@@ -59,12 +65,20 @@ def compile(function: Callable[P, R], unit: str = "gpu") -> Callable[P, R]:
     >>> step(lbrx.ones(3, device="metal"), 2.0).item()
     6.0
 
+    inputs and outputs are what the function reads and changes besides its arguments: modules,
+    states of optimizers, and lists of these. Every call takes their tensors as they are then, and
+    puts new ones into the outputs.
+
     With unit="neural-engine" the function becomes a Core ML program, which computes in float16
     (docs/neural_engine.md). Operations that the Neural Engine does not have raise TraceError at
     the first call, all of them with a remedy each.
     """
     if not callable(function):
         raise TypeError(f"{function!r} cannot be called: give a function of tensors")
+    if inputs is not None or outputs is not None:
+        if unit != "gpu":
+            raise DeviceError(f"unit={unit!r} takes no inputs or outputs: give arguments")
+        return Stateful(function, inputs, outputs)
     if unit == "gpu":
         return Compiled(function)
     if unit not in UNITS:
@@ -128,11 +142,12 @@ class Compiled(Generic[P, R]):
         return self if owner is None else MethodType(self, owner)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if traced_function() is not None:  # the outer trace records this call
+        # An outer trace records this call, and so does a gradient.
+        if traced_function() is not None or wrapping.is_inside():
             return self.function(*args, **kwargs)
         tensors: list[Tensor] = []
         numbers: list[float] = []
-        traces_of, buffer_of = _backend()
+        traces_of, _, buffer_of = _backend()
         key = traces_of.setting(), _trace_key((args, kwargs), tensors, numbers)
         arrays = [metal_array(tensor) for tensor in tensors]
         traces = self._traces.setdefault(key, [])
@@ -141,14 +156,14 @@ class Compiled(Generic[P, R]):
             trace = self._traced((args, kwargs), arrays, numbers)
             traces.append(trace)
             self._warn()
-        made = trace.recording.run([buffer_of(array) for array in arrays], numbers)
-        results: R = _with_results(trace.results, made)
+        arrays_of_results = trace.recording.run([buffer_of(array) for array in arrays], numbers)
+        results: R = _with_results(trace.results, arrays_of_results)
         return results
 
     def _traced(self, given: Any, arrays: list[Array], numbers: list[float]) -> _Trace:
-        traces, _ = _backend()
+        traces, stand_in, _ = _backend()
         name = getattr(self.function, "__name__", repr(self.function))
-        inputs = [traces.stand_in(array, name) for array in arrays]
+        inputs = [stand_in(array, name, INPUT_ALIGNMENT) for array in arrays]
         slots = [TracedNumber(value, i) for i, value in enumerate(numbers)]
         args, kwargs = _with_stand_ins(given, iter(map(Tensor, inputs)), iter(slots))
         with tracing(name):
@@ -169,13 +184,40 @@ class Compiled(Generic[P, R]):
             )
 
 
+class Stateful(Generic[P, R]):
+    """A compiled function with inputs and outputs besides its arguments and results."""
+
+    def __init__(self, function: Callable[P, R], inputs: Any, outputs: Any) -> None:
+        self.function = function
+        self._inputs = inputs
+        self._outputs = outputs
+        self._compiled = Compiled(self._pure)
+        functools.update_wrapper(self, function)
+
+    def _pure(self, state: Any, args: Any, kwargs: Any) -> tuple[R, Any]:
+        """The function with its inputs as an argument and its outputs as a result."""
+        set_tree(self._inputs, state)
+        return self.function(*args, **kwargs), tree_map(lambda x: x, self._outputs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        structure = tree_map(lambda x: x, self._inputs)
+        try:
+            result, changed = self._compiled(structure, args, kwargs)
+        finally:  # a trace leaves its placeholders in them
+            set_tree(self._inputs, structure)
+        set_tree(self._outputs, changed)
+        return result
+
+
 @functools.cache
-def _backend() -> tuple[ModuleType, Callable[[Array], Any]]:
-    """What records functions, and the buffer of an array. It imports the Metal backend."""
+def _backend() -> tuple[ModuleType, Callable[..., Array], Callable[[Array], Any]]:
+    """What records functions, what makes placeholders, and the buffer of an array. It imports the
+    Metal backend."""
+    from lbrx.graph.traced_memory import stand_in
     from lbrx.kernels.arrays import whole_buffer
     from lbrx.scheduler import tracing as traces
 
-    return traces, whole_buffer
+    return traces, stand_in, whole_buffer
 
 
 def metal_array(tensor: Tensor) -> Array:
@@ -197,10 +239,10 @@ def metal_array(tensor: Tensor) -> Array:
     skipped = plain.array.layout.offset * plain.dtype.itemsize
     if (storage.address + skipped) % INPUT_ALIGNMENT:
         return metal_array(plain._call("copy", plain))
-    if not skipped:
-        return Array(storage, sh.contiguous(plain.shape), plain.dtype)
-    here = replace(storage, offset=storage.offset + skipped, nbytes=storage.nbytes - skipped)
-    return Array(here, sh.contiguous(plain.shape), plain.dtype)
+    nbytes = plain.size * plain.dtype.itemsize
+    if skipped or storage.nbytes != nbytes:  # every input of a shape has as many bytes
+        storage = replace(storage, offset=storage.offset + skipped, nbytes=nbytes)
+    return Array(storage, sh.contiguous(plain.shape), plain.dtype)
 
 
 def _trace_key(value: Any, tensors: list[Tensor], numbers: list[float]) -> object:

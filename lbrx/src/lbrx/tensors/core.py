@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype, DtypeLike
+from lbrx.arrays.shape import Axes, Layout, Shape
+from lbrx.arrays.storage import Array, Storage, Unrealised
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import TABLE
 from lbrx.quant import QuantizationInfo
-from lbrx.shape import Axes, Layout, Shape
-from lbrx.storage import Array, Storage, Unrealised
-from lbrx.tensor import dlpack, indexing
-from lbrx.tensor import placement as devices
-from lbrx.tensor.function_methods import FunctionMethods
-from lbrx.tensor.operands import move, placed, prepare
-from lbrx.tensor.operation_methods import OperationMethods
-from lbrx.tensor.operators import Operators
-from lbrx.tensor.traced_number import TracedNumber, traced_function
+from lbrx.tensors import dlpack, indexing, wrapping
+from lbrx.tensors import placement as devices
+from lbrx.tensors.function_methods import FunctionMethods
+from lbrx.tensors.operands import move, placed, plain_operands, prepare
+from lbrx.tensors.operation_methods import OperationMethods
+from lbrx.tensors.operators import Operators
+from lbrx.tensors.traced_number import TracedNumber, traced_function
 
 if TYPE_CHECKING:
-    from lbrx.tensor.at import At
+    from lbrx.tensors.at import At
 
 _SHOWN_ELEMENTS = 200
 ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -52,23 +52,29 @@ _NO_METADATA = Metadata()
 
 def calls(name: str, *values: Any, **attributes: Any) -> tuple[Any, ...]:
     """Run an operation of the table by name. Returns a tuple with a tensor for each result."""
+    if wrapping.open_scopes and (wrapped := wrapping.results(name, values, attributes)) is not None:
+        return wrapped
     return tuple([Tensor(array) for array in _results(name, values, attributes)])
 
 
 def call(name: str, *values: Any, **attributes: Any) -> Tensor:
     """Run an operation of the table that has one result, by name."""
+    if wrapping.open_scopes and (wrapped := wrapping.results(name, values, attributes)) is not None:
+        (tensor,) = wrapped
+        return tensor
     (array,) = _results(name, values, attributes)
     return Tensor(array)
 
 
 def _results(name: str, values: Sequence[Any], attributes: dict[str, Any]) -> tuple[Array, ...]:
     op = TABLE[name]
-    device, arrays = prepare(op, values)
+    device, arrays = plain_operands(op, values) or prepare(op, values)
     if attributes and traced_function() is not None:
         attributes = {
             k: float(v) if isinstance(v, TracedNumber) else v for k, v in attributes.items()
         }
-    return devices.get(device).run(op, arrays, op.bind(attributes))
+    bound = op.bind(attributes) if attributes or op.defaults is None else op.defaults
+    return (devices.MADE.get(device) or devices.get(device)).run(op, arrays, bound)
 
 
 class Tensor(Operators, FunctionMethods, OperationMethods):
@@ -147,7 +153,7 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
 
         None if the tensor is not quantized, or is a view that does not consist of complete rows.
         """
-        from lbrx.tensor.quantized import quantization  # imports this module
+        from lbrx.tensors.quantized import quantization  # imports this module
 
         return quantization(self)
 
@@ -187,7 +193,7 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         >>> x.at[1:3].set(5.0).tolist(), x.at[[0, 0]].add(1.0).tolist()
         ([0.0, 5.0, 5.0, 0.0], [2.0, 0.0, 0.0, 0.0])
         """
-        from lbrx.tensor.at import At  # which is about tensors
+        from lbrx.tensors.at import At  # which is about tensors
 
         return At(self)
 
@@ -385,7 +391,7 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         return dlpack.device_of(self.array)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from lbrx.tensor.quantized import stored_parts, unpickled  # imports this module
+        from lbrx.tensors.quantized import stored_parts, unpickled  # imports this module
 
         if (stored := stored_parts(self)) is not None:
             return unpickled, (*stored, self.metadata)
@@ -441,8 +447,8 @@ class Tensor(Operators, FunctionMethods, OperationMethods):
         return self.shape[0]
 
     def __contains__(self, value: Any) -> bool:
-        found: Any = self == value
-        return found is not False and bool(found.any())
+        equal: Any = self == value
+        return equal is not False and bool(equal.any())
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(
@@ -513,7 +519,7 @@ def apply(name: str, *operands: Any, **attributes: Any) -> Any:
     if name not in TABLE:
         import difflib  # few programs need it
 
-        near = difflib.get_close_matches(name, TABLE)
+        near = difflib.get_close_matches(name, TABLE.whole())
         hint = f"did you mean {near[0]!r}?" if near else "give a name in lbrx.ops.TABLE"
         raise KeyError(f"there is no operation {name!r}: {hint}")
     results = calls(name, *operands, **attributes)

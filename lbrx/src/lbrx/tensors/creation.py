@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike
+from lbrx.arrays.shape import MOST_ELEMENTS, Sizes, as_shape, expand, list_of
+from lbrx.arrays.storage.cpu import copied, enough_memory, shared
 from lbrx.errors import DtypeError, ShapeError
 from lbrx.memory.zero_copy import shareable_span
-from lbrx.shape import MOST_ELEMENTS, Sizes, as_shape, expand, list_of
-from lbrx.storage.cpu import copied, enough_memory, shared
-from lbrx.tensor import dlpack
-from lbrx.tensor import placement as devices
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.operands import array_of, as_scalar, host_scalar, move, placed
-from lbrx.tensor.placement import default_device, kept_dtype
+from lbrx.tensors import dlpack
+from lbrx.tensors import placement as devices
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.operands import array_of, as_scalar, host_scalar, move, placed
+from lbrx.tensors.placement import default_device, kept_dtype
 
 
 def tensor(data: Any, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:
@@ -95,8 +95,8 @@ def from_numpy(
         raise TypeError(f"{type(array).__name__} is not a numpy array: use lbrx.tensor")
     place = device or default_device()
     dtype = kept_dtype(dt.parse(array.dtype), place)
-    own = shared(array) if copy is not True and dtype.numpy == array.dtype else None
-    same = devices.get(place).share(own) if own is not None else None
+    shared_storage = shared(array) if copy is not True and dtype.numpy == array.dtype else None
+    same = devices.get(place).share(shared_storage) if shared_storage is not None else None
     if same is not None:
         return Tensor(same)
     if copy is False and array.size:
@@ -133,8 +133,8 @@ def from_dlpack(
     if on_gpu is not None:
         if copy is False and device == "cpu":
             raise ValueError("an array on a GPU needs a copy to be on the cpu: leave copy=None")
-        found = Tensor(on_gpu)
-        return call("copy", found) if copy else found.to_device(device or "metal")
+        exported = Tensor(on_gpu)
+        return call("copy", exported) if copy else exported.to_device(device or "metal")
     array = dlpack.import_array(x)
     result = None if copy else shared(array)
     if result is None:

@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, DtypeLike, Scalar
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike, Scalar
 from lbrx.errors import DtypeError
-from lbrx.tensor.core import Tensor, call
+from lbrx.tensors.core import Tensor, call
 
 _KINDS: dict[str, frozenset[Dtype]] = {
     "bool": frozenset({dt.bool_}),
@@ -157,13 +157,13 @@ class NamespaceInfo:
 
     def default_device(self) -> str:
         """The device on which tensors are created unless one is given."""
-        from lbrx.tensor.placement import default_device
+        from lbrx.tensors.placement import default_device
 
         return default_device()
 
     def devices(self) -> list[str]:
         """The names of the devices, "cpu" and "metal"."""
-        from lbrx.tensor.placement import NAMES
+        from lbrx.tensors.placement import NAMES
 
         return list(NAMES)
 
@@ -180,7 +180,7 @@ class NamespaceInfo:
         self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, Dtype]:
         """The dtypes of a device by name, all or those of a kind; metal does not have float64."""
-        from lbrx.tensor.placement import default_device
+        from lbrx.tensors.placement import default_device
 
         place = device or default_device()
         there = [d for d in dt.ALL if place == "cpu" or d.msl is not None]

@@ -13,12 +13,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
-from lbrx.shape import Shape
-from lbrx.storage import Array, LazyStorage, PackedStorage
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array, LazyStorage, PackedStorage
 
 _FLOAT8 = {
     "f8_e4m3": ml_dtypes.float8_e4m3fn,
@@ -102,9 +102,9 @@ def read_rows(array: Array, index: RowIndex) -> NDArray[Any]:
         return decoded(storage.scheme, data, parts, (len(data), columns))
     whole = layout.is_contiguous and columns > 0 and layout.offset % columns == 0
     if isinstance(storage, RowStorage) and whole:
-        found = storage.rows(_moved_index(index, layout.offset // columns))
-        if found is not None:
-            return found
+        rows = storage.rows(_moved_index(index, layout.offset // columns))
+        if rows is not None:
+            return rows
     return array.numpy().reshape(row_count(layout.shape), columns)[index]
 
 

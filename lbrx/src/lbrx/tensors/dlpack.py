@@ -14,12 +14,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array, MetalStorage, PackedStorage, wait_for
 from lbrx.errors import DeviceError
-from lbrx.shape import Layout
-from lbrx.storage import Array, MetalStorage, PackedStorage, wait_for
-from lbrx.tensor import dlpack_capsule
-from lbrx.tensor.dlpack_capsule import CUDA, DeviceMemory
+from lbrx.tensors import dlpack_capsule
+from lbrx.tensors.dlpack_capsule import CUDA, DeviceMemory
 
 HOST = (1, 0)  # kDLCPU
 _ALIGNMENT = 256  # bytes: kernels rely on where buffers begin
@@ -112,7 +112,7 @@ def _export_cuda(array: Array, versioned: bool, kwargs: dict[str, Any]) -> objec
 
 def _copied(array: Array) -> Array:
     from lbrx.ops import TABLE
-    from lbrx.tensor import placement
+    from lbrx.tensors import placement
 
     return placement.get("metal").run(TABLE["copy"], [array], {})[0]
 

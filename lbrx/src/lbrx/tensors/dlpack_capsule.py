@@ -7,10 +7,10 @@ from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_vo
 from dataclasses import dataclass
 from typing import Any
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, Kind
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, Kind
+from lbrx.arrays.shape import contiguous_strides
 from lbrx.errors import DtypeError
-from lbrx.shape import contiguous_strides
 
 CUDA = 2  # kDLCUDA
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
@@ -137,25 +137,21 @@ def make(memory: DeviceMemory, versioned: bool, keep: object) -> object:
 # ---- import -------------------------------------------------------------------------------------
 
 
-class Taken:
-    """What another library exported; its deleter is called when nothing refers to this."""
-
-    def __init__(self, structure: Managed | ManagedVersioned) -> None:
-        self._structure = structure
-
-    def __del__(self) -> None:
-        if self._structure.deleter:
-            _DELETER(self._structure.deleter)(ctypes.addressof(self._structure))
+def _give_back(structure: Managed | ManagedVersioned) -> None:
+    if structure.deleter:
+        _DELETER(structure.deleter)(ctypes.addressof(structure))
 
 
-def take(capsule: Any) -> tuple[DeviceMemory, Taken]:
+def take(capsule: Any) -> tuple[DeviceMemory, object]:
     """The array in a capsule, and what keeps it alive; raises DtypeError."""
+    from lbrx.metal.binding import AtDeallocation
+
     name: bytes | None = _name_of(capsule)
     if name not in _STRUCTURES:
         raise DtypeError(f"a capsule called {name!r} is not DLPack's: it may have been used before")
     structure = _STRUCTURES[name].from_address(_pointer_of(capsule, name))
     _rename(capsule, _USED[name])
-    taken = Taken(structure)
+    taken = AtDeallocation(_give_back, structure)
     tensor: DLTensor = structure.tensor
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
@@ -166,8 +162,8 @@ def take(capsule: Any) -> tuple[DeviceMemory, Taken]:
 
 def _dtype(code: int, bits: int, lanes: int) -> Dtype:
     for each in dt.ALL:
-        own = _BFLOAT if each is dt.bfloat16 else _CODES.get(each.kind)
-        if (own, 8 * each.itemsize, 1) == (code, bits, lanes):
+        type_code = _BFLOAT if each is dt.bfloat16 else _CODES.get(each.kind)
+        if (type_code, 8 * each.itemsize, 1) == (code, bits, lanes):
             return each
     raise DtypeError(
         f"lbrx has no dtype for DLPack's type of code {code} with {bits} bits and {lanes} lanes"

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lbrx.storage import PackedStorage, Storage, wait_for
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.placement import default_device
+from lbrx.arrays.storage import PackedStorage, Storage, wait_for
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.placement import default_device
 
 if TYPE_CHECKING:
+    from lbrx.command_lists.command_list import CommandList
     from lbrx.metal import DeviceEvent
-    from lbrx.scheduler.explain import Explanation
+    from lbrx.planning.explain import Explanation
 
 
 def eval(*values: Any) -> None:
     """Compute the pending values of tensors and wait until they are done.
 
-    Lists, tuples and dictionaries are searched for tensors; other values are ignored. A kernel
-    that failed raises DeviceError.
+    Lists, tuples, dictionaries and modules are searched for tensors; other values are ignored. A
+    kernel that failed raises DeviceError.
 
     >>> x = lbrx.ones(3) * 2
     >>> lbrx.eval(x, {"more": [x + 1]})
@@ -51,26 +52,42 @@ def explain(*values: Any) -> Explanation:
 
     Print the result, or draw it with its methods `svg()` and `mermaid()`. Nothing is computed.
     """
-    from lbrx.scheduler import explain
+    from lbrx.planning import explain
 
     return explain.explain([s for s in _storages(values) if s.device == "metal"])
 
 
+def commands(*values: Any) -> CommandList:
+    """The commands that compute the pending values of tensors: slots of memory with their sizes and
+    lifetimes, and the steps that read and write them, with kernels, variants and the reasons for
+    these. Print it. Kernels are compiled, and nothing is computed.
+
+    >>> y = (lbrx.ones((2, 3), device="metal") * 2).sum(axis=-1)
+    >>> [step.command.label for step in lbrx.commands(y).steps]
+    ['fused_multiply_sum:serial']
+    """
+    from lbrx.scheduler import graph_plan
+
+    return graph_plan.commands([s for s in _storages(values) if s.device == "metal"])
+
+
 def _storages(values: Iterable[Any]) -> list[Storage]:
     """What holds the bytes of the tensors within values: the stored arrays of quantized ones."""
-    found: list[Storage] = []
+    storages: list[Storage] = []
     for value in values:
+        if hasattr(value, "tree"):
+            value = value.tree()
         if isinstance(value, Tensor):
             storage = value.array.storage
             if isinstance(storage, PackedStorage):
-                found += [part.storage for part in storage.parts.values()]
+                storages += [part.storage for part in storage.parts.values()]
             else:
-                found.append(storage)
+                storages.append(storage)
         elif isinstance(value, Mapping):
-            found += _storages(value.values())
+            storages += _storages(value.values())
         elif isinstance(value, (list, tuple)):
-            found += _storages(value)
-    return found
+            storages += _storages(value)
+    return storages
 
 
 class Event:

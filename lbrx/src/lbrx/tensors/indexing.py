@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import shape as sh
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import BasicIndex
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import BasicIndex
-from lbrx.tensor.traced_number import traced_function
+from lbrx.tensors.traced_number import traced_function
 
 if TYPE_CHECKING:
-    from lbrx.tensor.core import Tensor
+    from lbrx.tensors.core import Tensor
 
 Picker = NDArray[Any]
 """Integer indices along one axis."""
@@ -79,7 +79,7 @@ def _taken(tensor: Tensor, key: Any) -> Tensor | None:
     """tensor[key] where one item is a tensor of integers and the others are slices, None or `...`:
     the device reads the indices, which have no values yet while a function is traced."""
     items = list(key) if isinstance(key, tuple) else [key]
-    places = [i for i, item in enumerate(items) if isinstance(item, type(tensor))]
+    places = [i for i, item in enumerate(items) if hasattr(item, "array")]
     others = [item for i, item in enumerate(items) if i not in places]
     plain = all(item is None or item is Ellipsis or isinstance(item, slice) for item in others)
     if len(places) != 1 or not plain or not items[places[0]].dtype.is_integer:

@@ -1,4 +1,4 @@
-"""`lbrx.tensor.functions` for modules that it imports itself."""
+"""`lbrx.tensors.functions` for modules that it imports itself."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class _LateFunctions:
     every call."""
 
     def __getattr__(self, name: str) -> Any:
-        from lbrx.tensor import functions
+        from lbrx.tensors import functions
 
-        found = getattr(functions, name)
-        setattr(self, name, found)
-        return found
+        function = getattr(functions, name)
+        setattr(self, name, function)
+        return function
 
 
 functions = _LateFunctions()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lbrx.dtype import Dtype
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array, HostCache, MetalCache
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Shape
-from lbrx.storage import Array, HostCache, MetalCache
-from lbrx.tensor import derived
-from lbrx.tensor import placement as devices
-from lbrx.tensor.core import Tensor
+from lbrx.tensors import derived
+from lbrx.tensors import placement as devices
+from lbrx.tensors.core import Tensor
 
 
 def new_cache(shape: Shape, dtype: Dtype, device: str) -> Tensor:

@@ -11,17 +11,17 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import Dtype, DtypeLike, Scalar
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike, Scalar
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array, ConstantStorage, NumberStorage, PackedStorage
+from lbrx.arrays.storage.cpu import copied, lent
 from lbrx.errors import DeviceError, DtypeError, ShapeError
 from lbrx.ops import TABLE, Op, OpFamily, Role, rules
-from lbrx.shape import Layout
-from lbrx.storage import Array, ConstantStorage, NumberStorage, PackedStorage
-from lbrx.storage.cpu import copied, lent
-from lbrx.tensor import derived, dlpack
-from lbrx.tensor import placement as devices
-from lbrx.tensor.traced_number import TracedNumber
+from lbrx.tensors import derived, dlpack
+from lbrx.tensors import placement as devices
+from lbrx.tensors.traced_number import TracedNumber
 
 KNOWN_CALLS = 1024  # with numbers among their operands
 _NUMBERS = frozenset((bool, int, float))
@@ -50,8 +50,8 @@ def array_of(data: Any, device: str, dtype: DtypeLike | None = None) -> Array:
     """
     number = as_scalar(data)
     if number is not None:
-        own = isinstance(data, np.generic) and not isinstance(data, float)
-        alone = dt.parse(data.dtype) if own else dt.of_scalar(number)
+        has_dtype = isinstance(data, np.generic) and not isinstance(data, float)
+        alone = dt.parse(data.dtype) if has_dtype else dt.of_scalar(number)
         kind = alone if dtype is None else dt.parse(dtype)
         return move(host_scalar(number, kind), device)
     values = _numpy(data)
@@ -130,8 +130,8 @@ def decoded(array: Array) -> Array:
     rows = derived.packed_rows(array)
     parts = list((storage.parts if rows is None else rows).values())
     op = TABLE["decode_blocks"]
-    made = devices.get(storage.device).run(op, parts, op.bind({"scheme": storage.scheme}))[0]
-    return made if rows is not None else replace(array, storage=made.storage)
+    values = devices.get(storage.device).run(op, parts, op.bind({"scheme": storage.scheme}))[0]
+    return values if rows is not None else replace(array, storage=values.storage)
 
 
 def common_device(arrays: Sequence[_UntypedOperand]) -> str:
@@ -139,20 +139,20 @@ def common_device(arrays: Sequence[_UntypedOperand]) -> str:
 
     Scalar tensors on the cpu fit any device. Other tensors on two devices raise DeviceError.
     """
-    found: dict[str, Array] = {}
+    by_device: dict[str, Array] = {}
     for array in arrays:
         if isinstance(array, Array):
             name = array.storage.device
             if name != "cpu" or array.layout.ndim:
-                found.setdefault(name, array)
-    if len(found) > 1:
-        (a, x), (b, y) = list(found.items())[:2]
+                by_device.setdefault(name, array)
+    if len(by_device) > 1:
+        (a, x), (b, y) = list(by_device.items())[:2]
         raise DeviceError(
             f"operands of shapes {x.layout.shape} and {y.layout.shape} are on {a!r} and {b!r}: "
             f"move one with to_device({devices.default_device()!r})"
         )
-    if found:
-        return next(iter(found))
+    if by_device:
+        return next(iter(by_device))
     return "cpu" if any(isinstance(x, Array) for x in arrays) else devices.default_device()
 
 
@@ -162,9 +162,6 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     A tensor is recognised by its attribute `array`. Other array-likes are copied to the device of
     the tensors; Python numbers take the dtype of the operands they are combined with.
     """
-    plain = _plain_operands(op, values)
-    if plain is not None:
-        return plain
     operands: list[_UntypedOperand] = []
     foreign: list[int] = []
     for i, value in enumerate(values):
@@ -191,7 +188,7 @@ def prepare(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]]:
     return device, arrays
 
 
-def _plain_operands(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]] | None:
+def plain_operands(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | None]] | None:
     """What `prepare` returns for tensors of one device that need no conversion, and Python numbers,
     which most operands are; None if there are others, or no tensors."""
     if op.family is OpFamily.ATTENTION:
@@ -207,15 +204,16 @@ def _plain_operands(op: Op, values: Sequence[Any]) -> tuple[str, list[Array | No
         array = None if kind is TracedNumber else getattr(value, "array", None)
         if not isinstance(array, Array) or isinstance(array.storage, PackedStorage):
             return None
-        own = array.storage.device
+        device_name = array.storage.device
         if device is None:
-            device = own
-        elif own != device:
+            device = device_name
+        elif device_name != device:
             return None
         operands.append(array)
     if device is None:
         return None
-    op.check_count(len(operands))
+    if not op.least <= len(operands) <= op.most:
+        op.check_count(len(operands))
     return device, _with_python_numbers(op, operands) if has_numbers else operands
 
 
@@ -275,8 +273,8 @@ def _typed_numbers(
         if item is None or isinstance(item, Dtype):
             result.append(None)
         else:
-            own = dt.of_scalar(_value(item))
-            dtype = dt.result_type(*known) if role is Role.VALUE else own
+            number_dtype = dt.of_scalar(_value(item))
+            dtype = dt.result_type(*known) if role is Role.VALUE else number_dtype
             if op.family is OpFamily.COMPARISON and not dt.holds(dtype, _value(item)):
                 # Compare in a wider dtype, or with infinity if an integer dtype would wrap.
                 fits = dtype is not dt.uint64 and dt.holds(dt.int64, _value(item))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import DtypeLike
+from lbrx.arrays.shape import Axes
 from lbrx.ops.convolution import Padding, Sizes2
-from lbrx.shape import Axes
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.tensor_like import TensorLike
 
 if TYPE_CHECKING:
-    from lbrx.tensor.core import Tensor
+    from lbrx.tensors.core import Tensor
 
 
 class OperationMethods:
@@ -105,8 +105,8 @@ class OperationMethods:
         Shapes are (..., S, D) for the cache and (..., L, D) for the rows; positions
         broadcast to (..., L). A row whose position is not from 0 to S - 1 is dropped; of
         several rows at one position, one is kept. The operand keeps its value, unless it
-        was made by `lbrx.tensor.long_lived.new_cache`: that memory is written in place, and
-        the result shares it.
+        was made by `lbrx.tensors.long_lived.new_cache`: that memory is written in place,
+        and the result shares it.
         """
         return self._call("overwrite", self, rows, positions)
 
@@ -127,6 +127,7 @@ class OperationMethods:
         value: TensorLike,
         mask: TensorLike | None = None,
         lengths: TensorLike | None = None,
+        sinks: TensorLike | None = None,
         causal: bool = False,
         window: int = 0,
         scale: float | None = None,
@@ -145,7 +146,8 @@ class OperationMethods:
         The last query has the position of the last valid key; causal=True hides the keys
         after a query's position, and window=n (with causal) all but the last n keys up to
         it. scale is 1 / sqrt(D) unless given. cap > 0 limits the scores to cap * tanh(score
-        / cap) before the mask is added. A query that sees no key gives zeros.
+        / cap) before the mask is added. sinks are a score for each head that takes part in
+        the softmax and has no value. A query that sees no key gives zeros.
 
         Shapes that do not fit raise ShapeError, a mask of integers DtypeError, and a window
         without causal ValueError. A length outside 0 to S raises IndexError where the host
@@ -159,6 +161,7 @@ class OperationMethods:
             value,
             mask,
             lengths,
+            sinks,
             causal=causal,
             window=window,
             scale=scale,
@@ -171,6 +174,7 @@ class OperationMethods:
         value_codes: TensorLike,
         mask: TensorLike | None = None,
         lengths: TensorLike | None = None,
+        sinks: TensorLike | None = None,
         scheme: str = "q8_0",
         causal: bool = False,
         window: int = 0,
@@ -190,6 +194,7 @@ class OperationMethods:
             value_codes,
             mask,
             lengths,
+            sinks,
             scheme=scheme,
             causal=causal,
             window=window,
@@ -968,3 +973,45 @@ class OperationMethods:
         must have the same shape; otherwise ShapeError is raised.
         """
         return self._calls("add_layer_norm", self, residual, weight, bias, eps=eps)
+
+    def short_convolution(
+        self,
+        x: TensorLike,
+        weight: TensorLike,
+        positions: TensorLike,
+        bias: TensorLike | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """A causal convolution of each channel with its own few taps: the new state, and the
+        result.
+
+        x is (batch, tokens, channels), weight (channels, taps), positions (batch, tokens)
+        and bias (channels,). The state is (batch, channels, taps - 1): the last inputs, the
+        oldest first.
+        """
+        return self._calls("short_convolution", self, x, weight, positions, bias)
+
+    def recurrence(
+        self,
+        values: TensorLike,
+        keys: TensorLike,
+        queries: TensorLike,
+        decay: TensorLike,
+        gate: TensorLike,
+        positions: TensorLike,
+        delta: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """A linear recurrence of matrices, token by token: the new state, and what queries
+        read of it.
+
+        The state of a head, (width, size), is multiplied by the token's decay; then gate *
+        value times key is added to it; the result is the state times the query. With
+        delta=True what the decayed state has for the key is subtracted from the value first
+        (the gated delta rule).
+
+        values are (batch, tokens, heads, width), keys and queries (batch, tokens, key
+        heads, size), decay and gate (batch, tokens, heads), positions (batch, tokens), and
+        the state is (batch, heads, width, size). Consecutive heads share a key head.
+        """
+        return self._calls(
+            "recurrence", self, values, keys, queries, decay, gate, positions, delta=delta
+        )

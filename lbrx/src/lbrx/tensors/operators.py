@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
-from lbrx.tensor.foreign_names import TENSOR_NAMES
+from lbrx.tensors.foreign_names import TENSOR_NAMES
 
 if TYPE_CHECKING:
-    from lbrx.tensor.core import Tensor
+    from lbrx.tensors.core import Tensor
 
 
 def _never_equal(other: object) -> bool:
@@ -55,7 +55,14 @@ class _NameElsewhere:
         raise AttributeError(text, name=self._name, obj=kind if tensor is None else tensor)
 
 
-class Operators:
+class _TensorType(type):
+    """The type of tensor classes: `dir` and `help` leave out what other libraries have."""
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in TENSOR_NAMES]
+
+
+class Operators(metaclass=_TensorType):
     """The operators of Tensor. Operands may be tensors, arrays, lists and numbers; they broadcast.
 
     `/` always gives a floating dtype, `//` and `%` round down as in Python. `&`, `|`, `^` and `~`

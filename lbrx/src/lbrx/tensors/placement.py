@@ -12,17 +12,17 @@ from typing import Protocol
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx import env
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array, HostCache, written_in_place
+from lbrx.arrays.storage.cpu import allocate, copied, enough_memory
 from lbrx.device_info import DeviceInfo
-from lbrx.dtype import Dtype
 from lbrx.errors import DeviceError
 from lbrx.memory.zero_copy import shareable_span
 from lbrx.ops import Attributes, Op, Role, Spec
 from lbrx.process import memory_limit
-from lbrx.shape import Shape
-from lbrx.storage import Array, HostCache, written_in_place
-from lbrx.storage.cpu import allocate, copied, enough_memory
 
 log = logging.getLogger("lbrx")
 
@@ -69,7 +69,7 @@ class CpuDevice:
         for x, role in zip(inputs, op.roles(len(inputs)), strict=True):
             if role is Role.CACHE and x is not None and written_in_place(x):
                 np.copyto(x.writable(), results[0])
-                return (x,)
+                return (x, *(copied(result, dt.parse(result.dtype)) for result in results[1:]))
         return tuple(copied(result, dt.parse(result.dtype)) for result in results)
 
     def share(self, array: Array) -> Array | None:
@@ -90,7 +90,8 @@ class CpuDevice:
 
 
 NAMES = ("cpu", "metal")
-_DEVICES: dict[str, Device] = {"cpu": CpuDevice()}
+MADE: dict[str, Device] = {"cpu": CpuDevice()}
+"""The devices that were used, by name."""
 _default: str | None = None
 
 
@@ -98,11 +99,11 @@ def get(name: str) -> Device:
     """The device of that name, created at its first use; DeviceError for an unknown name."""
     if name not in NAMES:
         raise DeviceError(f"there is no device {name!r}: use one of {', '.join(NAMES)}")
-    if name not in _DEVICES:
+    if name not in MADE:
         from lbrx.scheduler import MetalDevice  # imports the Metal backend
 
-        _DEVICES[name] = MetalDevice()
-    return _DEVICES[name]
+        MADE[name] = MetalDevice()
+    return MADE[name]
 
 
 def default_device() -> str:

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import DtypeLike
 from lbrx.errors import QuantizationError, ShapeError
 from lbrx.ops.quantized import stored_names, values_shape
 from lbrx.quant import QuantizationInfo
-from lbrx.tensor import derived
-from lbrx.tensor.core import Metadata, Tensor, call, calls
-from lbrx.tensor.creation import from_numpy
+from lbrx.tensors import derived
+from lbrx.tensors.core import Metadata, Tensor, call, calls
+from lbrx.tensors.creation import from_numpy
 
 
 def pack(scheme: str, data: Tensor, **others: Tensor) -> Tensor:
@@ -30,14 +30,14 @@ def pack(scheme: str, data: Tensor, **others: Tensor) -> Tensor:
     `zero_points` or `biases` by name. Arrays that the scheme does not have, or that are missing,
     raise QuantizationError; shapes that do not fit raise ShapeError.
     """
-    found = quant.find(scheme)
+    wanted = quant.find(scheme)
     parts = {"data": data, **others}
-    names = stored_names(found)
+    names = stored_names(wanted)
     if set(parts) != set(names):
-        raise QuantizationError(f"{found.name} is stored as {', '.join(names)}: give these")
+        raise QuantizationError(f"{wanted.name} is stored as {', '.join(names)}: give these")
     arrays = {name: parts[name].contiguous().array for name in names}
-    shape = values_shape(found, data.shape)
-    return Tensor(derived.packed(found.name, arrays, shape), Metadata(quantization=found.name))
+    shape = values_shape(wanted, data.shape)
+    return Tensor(derived.packed(wanted.name, arrays, shape), Metadata(quantization=wanted.name))
 
 
 def unpickled(scheme: str, parts: Mapping[str, Tensor], metadata: Metadata) -> Tensor:
@@ -86,16 +86,16 @@ def quantize(tensor: Tensor, scheme: str, importance: Any = None) -> Tensor:
     >>> w.shape, w.quantization.scheme
     ((4, 32), 'q8_0')
     """
-    found = quant.find(scheme)
-    if importance is None and found.encoder is not None:
-        encoded = calls("encode_blocks", tensor, scheme=found.name)
+    wanted = quant.find(scheme)
+    if importance is None and wanted.encoder is not None:
+        encoded = calls("encode_blocks", tensor, scheme=wanted.name)
     else:
         weights = None if importance is None else np.asarray(importance)
-        data, info = quant.quantize(tensor.numpy(), found, weights)
-        arrays = (data, *(info.arrays[name] for name in stored_names(found)[1:]))
+        data, info = quant.quantize(tensor.numpy(), wanted, weights)
+        arrays = (data, *(info.arrays[name] for name in stored_names(wanted)[1:]))
         encoded = tuple(from_numpy(array, tensor.device) for array in arrays)
-    named: Mapping[str, Tensor] = dict(zip(stored_names(found), encoded, strict=True))
-    return pack(found.name, **named)
+    named: Mapping[str, Tensor] = dict(zip(stored_names(wanted), encoded, strict=True))
+    return pack(wanted.name, **named)
 
 
 def dequantize(tensor: Tensor, dtype: DtypeLike = dt.float32) -> Tensor:
@@ -122,10 +122,10 @@ def linear(
     stored = _kernel_parts(weight)
     if stored is None:
         # numpy would read the values of a tensor to find its shape.
-        given = x.shape if isinstance(x, Tensor) else np.shape(x)
-        if given[-1:] != weight.shape[-1:]:
+        shape = x.shape if isinstance(x, Tensor) else np.shape(x)
+        if shape[-1:] != weight.shape[-1:]:
             raise ShapeError(
-                f"linear: the last axes of x {given} and of the weight {weight.shape} differ: "
+                f"linear: the last axes of x {shape} and of the weight {weight.shape} differ: "
                 "give a weight of shape (outputs, inputs)"
             )
         values = weight if stored_parts(weight) is None else dequantize(weight, x.dtype)
@@ -150,6 +150,27 @@ def linears(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     (scheme,) = schemes
     parts = [part for each in stored if each is not None for part in each[1].values()]
     return list(calls("quantized_matmul", x, *parts, scheme=scheme, count=len(weights)))
+
+
+def expert_linears(x: Tensor, indices: Tensor, stacks: Sequence[Tensor]) -> list[Tensor]:
+    """x @ expert.T for the experts that each token uses, for each stack of experts.
+
+    indices (tokens, used) are numbers of experts; x is (tokens, K), or (tokens, used, K) with a row
+    for each of them. A stack has values of shape (experts, N, K), quantized or not, and gives
+    (tokens, used, N) in the dtype of x. Of quantized stacks only the experts that are used are
+    read. Stacks of one scheme are multiplied in one operation.
+    """
+    stored = [_kernel_parts(stack) for stack in stacks]
+    schemes = {None if each is None else each[0] for each in stored}
+    if len(schemes) > 1:
+        return [expert_linears(x, indices, [stack])[0] for stack in stacks]
+    (scheme,) = schemes
+    parts: list[Tensor] = []
+    for stack, each in zip(stacks, stored, strict=True):
+        plain = [stack if stored_parts(stack) is None else dequantize(stack, x.dtype)]
+        parts += plain if each is None else each[1].values()
+    attributes = {"scheme": scheme, "count": len(stacks)}
+    return list(calls("expert_matmul", x, indices, *parts, **attributes))
 
 
 def _activated(x: Tensor, activation: str) -> Tensor:

@@ -6,27 +6,33 @@ row-major order, do not depend on its shape either.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 import os
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import DtypeLike
+from lbrx.arrays.shape import Sizes, as_shape, broadcast, normalize_axis
 from lbrx.errors import DtypeError, ShapeError, TraceError
 from lbrx.ops import TABLE
 from lbrx.ops.random import INTEGERS, WORDS
-from lbrx.shape import Sizes, as_shape, broadcast, normalize_axis
-from lbrx.tensor import placement as devices
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import arange, tensor
-from lbrx.tensor.operands import as_scalar
-from lbrx.tensor.tensor_like import TensorLike
-from lbrx.tensor.traced_number import traced_function
+from lbrx.tensors import placement as devices
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import arange, tensor
+from lbrx.tensors.operands import as_scalar
+from lbrx.tensors.tensor_like import TensorLike
+from lbrx.tensors.traced_number import traced_function
+
+Given = ParamSpec("Given")
 
 _lock = threading.Lock()
 _seed = int.from_bytes(os.urandom(8), "little")
@@ -47,7 +53,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def __getattr__(name: str) -> Any:
-    from lbrx.tensor.foreign_names import RANDOM_NAMES
+    from lbrx.tensors.foreign_names import RANDOM_NAMES
 
     hint = f": use lbrx.random.{RANDOM_NAMES[name]}" if name in RANDOM_NAMES else ""
     text = f"module 'lbrx.random' has no attribute {name!r}{hint}"
@@ -69,6 +75,25 @@ def seed(value: int) -> None:
     value = operator.index(value)
     with _lock:
         _seed, _offset, _was_seeded = value & (1 << 64) - 1, 0, True
+
+
+@contextmanager
+def repeated(state: tuple[int, int]) -> Iterator[None]:
+    """A block that draws the numbers that followed a state, and leaves the generator as it was."""
+    global _seed, _offset
+    with _lock:
+        kept, (_seed, _offset) = (_seed, _offset), state
+    try:
+        yield
+    finally:
+        with _lock:
+            _seed, _offset = kept
+
+
+def state() -> tuple[int, int]:
+    """The generator's seed and how many counters it has used."""
+    with _lock:
+        return _seed, _offset
 
 
 def _draw(
@@ -94,14 +119,34 @@ def _tensors(shape: Sizes, device: str | None, **given: TensorLike) -> list[Tens
     numbers."""
     if all(as_scalar(value) is not None for value in given.values()):
         return []
-    sizes, made = as_shape(shape), []
+    sizes, tensors = as_shape(shape), []
     place = device or next((x.device for x in given.values() if isinstance(x, Tensor)), None)
     for name, value in given.items():
         one = value if isinstance(value, Tensor) else tensor(value, device=place)
         if broadcast(sizes, one.shape) != sizes:
             raise ShapeError(f"{name} has shape {one.shape}: give one that broadcasts to {sizes}")
-        made.append(one.astype(dt.float32))
-    return made
+        tensors.append(one.astype(dt.float32))
+    return tensors
+
+
+def _shape_first(draw: Callable[Given, Tensor]) -> Callable[Given, Tensor]:
+    """Refuse the calls of other libraries, whose shape comes last: after a number, parameters have
+    names."""
+
+    @functools.wraps(draw)
+    def checked(*arguments: Given.args, **named: Given.kwargs) -> Tensor:
+        shape: Any = arguments[0] if arguments else ()
+        if np.ndim(shape) == 0 and (len(arguments) > 1 or isinstance(shape, float)):
+            others = {"shape", "dtype", "device"}
+            names = [each for each in inspect.signature(draw).parameters if each not in others]
+            raise TypeError(
+                f"the shape comes first, as in {draw.__name__}((3,), {', '.join(names)}), and "
+                f"{shape!r:.80} is given: write the shape as a tuple, or parameters with their "
+                "names"
+            )
+        return draw(*arguments, **named)
+
+    return checked
 
 
 def _check_floating(dtype: DtypeLike) -> None:
@@ -109,6 +154,7 @@ def _check_floating(dtype: DtypeLike) -> None:
         raise DtypeError(f"random numbers are floating, not {dtype}: cast the result")
 
 
+@_shape_first
 def uniform(
     shape: Sizes,
     low: TensorLike = 0,
@@ -132,6 +178,7 @@ def uniform(
     return (uniform(shape, device=device or least.device) * (most - least) + least).astype(dtype)
 
 
+@_shape_first
 def normal(
     shape: Sizes,
     mean: TensorLike = 0,
@@ -155,6 +202,7 @@ def normal(
     return (normal(shape, device=device or middle.device) * scale + middle).astype(dtype)
 
 
+@_shape_first
 def bernoulli(shape: Sizes, p: TensorLike = 0.5, device: str | None = None) -> Tensor:
     """A bool tensor whose elements are True with probability p, a number from 0 to 1.
 
@@ -164,8 +212,6 @@ def bernoulli(shape: Sizes, p: TensorLike = 0.5, device: str | None = None) -> T
     >>> lbrx.random.bernoulli((2, 3), lbrx.tensor([0, 1, 1])).tolist()
     [[False, True, True], [False, True, True]]
     """
-    if isinstance(shape, float):
-        raise TypeError(f"{shape} is not a shape, which comes first: bernoulli(shape, p)")
     chances = _tensors(shape, device, p=p)
     if chances:
         return uniform(shape, device=device or chances[0].device) < chances[0]

@@ -1,7 +1,7 @@
 """What holds the bytes of a tensor: the host, a file, a part of either, or a Metal buffer."""
 
-from lbrx.storage.array import Array, Bytes, Storage, Unrealised
-from lbrx.storage.cpu import (
+from lbrx.arrays.storage.array import Array, Bytes, Storage, Unrealised
+from lbrx.arrays.storage.cpu import (
     ConstantStorage,
     CpuStorage,
     HostCache,
@@ -9,10 +9,10 @@ from lbrx.storage.cpu import (
     NumberStorage,
     empty_aligned,
 )
-from lbrx.storage.lazy import LazyStorage, PackedStorage
-from lbrx.storage.mapped import MmapStorage
-from lbrx.storage.metal import DeviceBuffer, MetalCache, MetalStorage
-from lbrx.storage.view import ViewStorage
+from lbrx.arrays.storage.lazy import LazyStorage, PackedStorage
+from lbrx.arrays.storage.mapped import MmapStorage
+from lbrx.arrays.storage.metal import DeviceBuffer, MetalCache, MetalStorage
+from lbrx.arrays.storage.view import ViewStorage
 
 __all__ = [
     "Array",

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.dtype import Dtype
-from lbrx.shape import Layout
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
 
 Bytes = NDArray[np.uint8]
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype, DtypeLike
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage.array import Array, Bytes
 from lbrx.errors import OutOfMemory
 from lbrx.process import memory_in_use, memory_limit
-from lbrx.shape import Layout
-from lbrx.storage.array import Array, Bytes
 
 PAGE = max(mmap.PAGESIZE, 16 << 10)  # macOS has pages of 16 KiB
 
@@ -149,11 +149,11 @@ def shared(values: NDArray[Any]) -> Array | None:
 def lent(values: NDArray[Any], dtype: Dtype) -> Array:
     """The values cast to a type, in memory that a device will copy."""
     with np.errstate(all="ignore"):
-        own = values.astype(dtype.numpy, copy=False)
-    if own.flags.c_contiguous:
-        data = own.reshape(-1).view(np.uint8)
+        memory = values.astype(dtype.numpy, copy=False)
+    if memory.flags.c_contiguous:
+        data = memory.reshape(-1).view(np.uint8)
         return Array(LentStorage(data), sh.contiguous(values.shape), dtype)
-    array = shared(own)
+    array = shared(memory)
     if array is None:
-        return lent(np.ascontiguousarray(own), dtype)
+        return lent(np.ascontiguousarray(memory), dtype)
     return replace(array, storage=LentStorage(array.storage.host()))

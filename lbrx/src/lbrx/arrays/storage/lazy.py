@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.dtype import float32
-from lbrx.shape import Shape
-from lbrx.storage.array import Array, Bytes
+from lbrx.arrays.dtype import float32
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage.array import Array, Bytes
 
 
 class LazyStorage:
@@ -46,9 +46,9 @@ class LazyStorage:
         with self._lock:
             if self._data is None:
                 assert self._make is not None
-                made = np.ascontiguousarray(self._make()).reshape(-1).view(np.uint8)
-                assert made.nbytes == self._nbytes
-                self._data, self._make = made, None
+                contents = np.ascontiguousarray(self._make()).reshape(-1).view(np.uint8)
+                assert contents.nbytes == self._nbytes
+                self._data, self._make = contents, None
             return self._data
 
     def __repr__(self) -> str:

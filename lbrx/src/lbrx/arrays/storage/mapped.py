@@ -7,15 +7,18 @@ a file that shrinks after that, while a numpy array over the mapping is in use.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
 
 import numpy as np
 
+from lbrx.arrays.storage.array import Bytes
+from lbrx.arrays.storage.lazy import LazyStorage
 from lbrx.errors import FormatError
-from lbrx.storage.array import Bytes
-from lbrx.storage.lazy import LazyStorage
+
+_MAP_FIXED = 0x10  # on Linux and macOS
 
 
 class FileMapping(mmap.mmap):
@@ -37,6 +40,31 @@ class FileMapping(mmap.mmap):
     def check(self) -> None:
         """Raise FormatError if the file has become shorter."""
         _check_size(self.path, self.size(), self.start + len(self))
+
+    def placed(self, page: int) -> tuple[Bytes, int]:
+        """The same bytes of the file in complete pages of this size, which may be larger than the
+        system's: mapped again, not copied. Also returns the index of the mapping's first byte."""
+        before = self.start % page
+        length = -(-(before + len(self)) // page) * page
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        room = mmap.mmap(-1, length + page, flags=flags, prot=mmap.PROT_READ)
+        address = np.frombuffer(room, np.uint8).ctypes.data
+        skipped = -address % page
+        with self.path.open("rb") as file:
+            _map_over(address + skipped, length, file.fileno(), self.start - before)
+        return np.frombuffer(room, np.uint8, length, skipped), before
+
+
+def _map_over(address: int, length: int, file: int, start: int) -> None:
+    """Map a file in place of what is mapped at an address."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_ = libc.mmap
+    map_.restype = ctypes.c_void_p
+    word = ctypes.c_size_t
+    map_.argtypes = (ctypes.c_void_p, word, *[ctypes.c_int] * 3, ctypes.c_int64)
+    got = map_(address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, file, start)
+    if got != address:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _check_size(path: Path, size: int, needed: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from lbrx.storage.array import Bytes
+from lbrx.arrays.storage.array import Bytes
 
 
 class DeviceBuffer(Protocol):

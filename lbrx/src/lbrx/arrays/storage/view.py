@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lbrx.arrays.storage.array import Bytes, Storage
 from lbrx.errors import ShapeError
-from lbrx.storage.array import Bytes, Storage
 
 
 class ViewStorage:

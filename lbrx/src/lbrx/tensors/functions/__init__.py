@@ -4,13 +4,9 @@ They join fusion and tracing as the operations they are made of. Names and seman
 the Python array API standard where it has them, else numpy's, else torch's.
 """
 
-from lbrx.tensor.functions.comparing import allclose, array_equal, isclose
-from lbrx.tensor.functions.convolution import (
-    avg_pool1d,
-    conv1d,
-    max_pool1d,
-)
-from lbrx.tensor.functions.creating import (
+from lbrx.tensors.functions.comparing import allclose, array_equal, isclose
+from lbrx.tensors.functions.convolution import avg_pool1d, conv1d, max_pool1d
+from lbrx.tensors.functions.creating import (
     diag,
     empty,
     empty_like,
@@ -23,9 +19,9 @@ from lbrx.tensor.functions.creating import (
     triu,
     zeros_like,
 )
-from lbrx.tensor.functions.einsum import einsum
-from lbrx.tensor.functions.elementwise import clip, nan_to_num, positive, round
-from lbrx.tensor.functions.linear_algebra import (
+from lbrx.tensors.functions.einsum import einsum
+from lbrx.tensors.functions.elementwise import clip, nan_to_num, positive, round
+from lbrx.tensors.functions.linear_algebra import (
     diagonal,
     dot,
     inner,
@@ -34,7 +30,7 @@ from lbrx.tensor.functions.linear_algebra import (
     trace,
     vecdot,
 )
-from lbrx.tensor.functions.searching import (
+from lbrx.tensors.functions.searching import (
     argsort,
     argwhere,
     isin,
@@ -49,7 +45,7 @@ from lbrx.tensor.functions.searching import (
     unique_inverse,
     unique_values,
 )
-from lbrx.tensor.functions.shaping import (
+from lbrx.tensors.functions.shaping import (
     array_split,
     broadcast_arrays,
     broadcast_shapes,
@@ -74,7 +70,7 @@ from lbrx.tensor.functions.shaping import (
     unstack,
     vstack,
 )
-from lbrx.tensor.functions.statistics import (
+from lbrx.tensors.functions.statistics import (
     bincount,
     count_nonzero,
     cumprod,

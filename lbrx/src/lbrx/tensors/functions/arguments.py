@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.tensor_like import TensorLike
 
 
 def as_tensor(value: TensorLike, device: str | None = None) -> Tensor:

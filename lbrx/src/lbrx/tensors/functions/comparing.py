@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lbrx import dtype as dt
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.functions.arguments import as_tensors, without_halves
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.arrays import dtype as dt
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.functions.arguments import as_tensors, without_halves
+from lbrx.tensors.tensor_like import TensorLike
 
 
 def isclose(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from lbrx.errors import ShapeError
 from lbrx.ops.convolution import Padding
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors
+from lbrx.tensors.tensor_like import TensorLike
 
 Padding1 = int | str | Sequence[int]
 """One number, (before, after), "valid" or "same"."""
@@ -32,7 +32,7 @@ def conv1d(
     (1, 8, 32)
     """
     sequences, filters = as_tensors(x, weight)
-    made = call(
+    result = call(
         "conv2d",
         _as_images(sequences, "x", "(sequences, channels, length)"),
         _as_images(filters, "the weight", "(filters, channels / groups, length)"),
@@ -42,7 +42,7 @@ def conv1d(
         dilation=(1, dilation),
         groups=groups,
     )
-    return made.squeeze(2)
+    return result.squeeze(2)
 
 
 def max_pool1d(

@@ -6,15 +6,15 @@ import operator
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import DtypeLike
+from lbrx.arrays.shape import Sizes
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Sizes
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import arange, full, tensor, zeros
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.functions.linear_algebra import diagonal
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import arange, full, tensor, zeros
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors
+from lbrx.tensors.functions.linear_algebra import diagonal
+from lbrx.tensors.tensor_like import TensorLike
 
 
 def empty(shape: Sizes, *, dtype: DtypeLike | None = None, device: str | None = None) -> Tensor:

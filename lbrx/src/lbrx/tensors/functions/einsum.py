@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Layout
 from lbrx.errors import ShapeError
-from lbrx.shape import Layout
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import as_tensors
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.functions.arguments import as_tensors
+from lbrx.tensors.tensor_like import TensorLike
 
 Labels = tuple[str, ...]
 """One name for each axis: a letter, or "...0" and so on for the axes of an ellipsis, last first."""

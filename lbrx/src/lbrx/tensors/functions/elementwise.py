@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.errors import DtypeError
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.data_types import finfo, iinfo
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors, without_halves
-from lbrx.tensor.tensor_like import TensorLike
-from lbrx.tensor.traced_number import TracedNumber
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.data_types import finfo, iinfo
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors, without_halves
+from lbrx.tensors.tensor_like import TensorLike
+from lbrx.tensors.traced_number import TracedNumber
 
 
 def clip(
@@ -24,13 +24,13 @@ def clip(
 
     Either limit may be left out. Limits broadcast, and are cast to the dtype of x.
     """
-    given = as_tensor(x)
-    low, high = (_limit(given, limit) for limit in (min, max))
+    operand = as_tensor(x)
+    low, high = (_limit(operand, limit) for limit in (min, max))
     if low is None and high is None:
-        return given
+        return operand
     if low is None:
-        return call("minimum", given, high)
-    return call("maximum", given, low) if high is None else call("clip", given, low, high)
+        return call("minimum", operand, high)
+    return call("maximum", operand, low) if high is None else call("clip", operand, low, high)
 
 
 def _limit(x: Tensor, limit: TensorLike | None) -> TensorLike | None:
@@ -46,10 +46,10 @@ def _limit(x: Tensor, limit: TensorLike | None) -> TensorLike | None:
 
 def positive(x: TensorLike, /) -> Tensor:
     """+x: the same elements. Booleans are not numbers."""
-    given = as_tensor(x)
-    if given.dtype.name == "bool":
+    operand = as_tensor(x)
+    if operand.dtype.name == "bool":
         raise DtypeError("positive of bool: cast it to a number")
-    return call("copy", given)
+    return call("copy", operand)
 
 
 def round(x: TensorLike, /, decimals: int = 0) -> Tensor:
@@ -62,15 +62,15 @@ def round(x: TensorLike, /, decimals: int = 0) -> Tensor:
     >>> lbrx.round(lbrx.tensor([0.125, -1.5]), 2).tolist(), lbrx.round([150, 149], -2).tolist()
     ([0.11999999731779099, -1.5], [200, 100])
     """
-    given, places = as_tensor(x), operator.index(decimals)
-    if places == 0 or (places > 0 and not given.dtype.is_float):
-        return call("round", given)
-    if not given.dtype.is_float:
-        return _round_integers(given, 10**-places)
-    wide, power = without_halves(given), 10.0 ** abs(places)
+    operand, places = as_tensor(x), operator.index(decimals)
+    if places == 0 or (places > 0 and not operand.dtype.is_float):
+        return call("round", operand)
+    if not operand.dtype.is_float:
+        return _round_integers(operand, 10**-places)
+    wide, power = without_halves(operand), 10.0 ** abs(places)
     if places > 0:
-        return (call("round", wide * power) / power).astype(given.dtype)
-    return (call("round", wide / power) * power).astype(given.dtype)
+        return (call("round", wide * power) / power).astype(operand.dtype)
+    return (call("round", wide / power) * power).astype(operand.dtype)
 
 
 def _round_integers(x: Tensor, power: int) -> Tensor:
@@ -93,12 +93,12 @@ def nan_to_num(
     >>> lbrx.nan_to_num(lbrx.tensor([lbrx.nan, 1.0, lbrx.inf]), posinf=9.0).tolist()
     [0.0, 1.0, 9.0]
     """
-    given = as_tensor(x)
-    if not given.dtype.is_float:
-        return given
-    limits = finfo(given.dtype)
+    operand = as_tensor(x)
+    if not operand.dtype.is_float:
+        return operand
+    limits = finfo(operand.dtype)
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
-    numbers = call("where", call("isnan", given), nan, given)
-    numbers = call("where", given == math.inf, high, numbers)
-    return call("where", given == -math.inf, low, numbers)
+    numbers = call("where", call("isnan", operand), nan, operand)
+    numbers = call("where", operand == math.inf, high, numbers)
+    return call("where", operand == -math.inf, low, numbers)

@@ -6,12 +6,12 @@ import math
 import operator
 from collections.abc import Sequence
 
-from lbrx.dtype import DtypeLike
+from lbrx.arrays.dtype import DtypeLike
+from lbrx.arrays.shape import Layout, normalize_axis
 from lbrx.errors import ShapeError
-from lbrx.shape import Layout, normalize_axis
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors
+from lbrx.tensors.tensor_like import TensorLike
 
 ContractedAxes = int | tuple[Sequence[int], Sequence[int]]
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import normalize_axis
 from lbrx.errors import ShapeError
-from lbrx.shape import normalize_axis
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import stack, tensor, zeros
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import stack, tensor, zeros
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors
+from lbrx.tensors.tensor_like import TensorLike
 
 # ---- places ----
 
@@ -25,10 +25,10 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
 
     The result's shape depends on the values, so x is evaluated and searched on the host.
     """
-    given = as_tensor(x)
-    if given.ndim == 0:
+    operand = as_tensor(x)
+    if operand.ndim == 0:
         raise ShapeError("nonzero of a scalar: reshape it to (1,)")
-    return tuple(tensor(places, dt.int64, given.device) for places in np.nonzero(given.numpy()))
+    return tuple(tensor(places, dt.int64, operand.device) for places in np.nonzero(operand.numpy()))
 
 
 def sort(
@@ -57,10 +57,10 @@ def argwhere(x: TensorLike, /) -> Tensor:
 
     The result's shape depends on the values, so x is evaluated and searched on the host.
     """
-    given = as_tensor(x)
-    if given.ndim == 0:
-        return zeros((int(bool(given)), 0), dt.int64, given.device)
-    return stack(nonzero(given), axis=1)
+    operand = as_tensor(x)
+    if operand.ndim == 0:
+        return zeros((int(bool(operand)), 0), dt.int64, operand.device)
+    return stack(nonzero(operand), axis=1)
 
 
 def take(
@@ -76,18 +76,18 @@ def take(
     >>> lbrx.tensor([10, 20, 30]).take([2, -3]).tolist()
     [30, 10]
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     if axis is None:
-        given, axis = given.reshape(-1), 0
-    return call("take", given, indices, axis=axis, beyond=beyond)
+        operand, axis = operand.reshape(-1), 0
+    return call("take", operand, indices, axis=axis, beyond=beyond)
 
 
 def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Tensor:
     """One element along an axis for each index; the other axes of both broadcast."""
-    given, places = as_tensors(x, indices)
-    if given.ndim != places.ndim:
-        raise ShapeError(f"indices of shape {places.shape} for {given.shape}: give as many axes")
-    at = normalize_axis(axis, given.ndim)
+    operand, places = as_tensors(x, indices)
+    if operand.ndim != places.ndim:
+        raise ShapeError(f"indices of shape {places.shape} for {operand.shape}: give as many axes")
+    at = normalize_axis(axis, operand.ndim)
 
     def widened(one: Tensor, other: Tensor) -> Tensor:
         sizes = [
@@ -96,7 +96,7 @@ def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1) -> Te
         ]
         return one.expand(*sizes)
 
-    return call("gather", widened(given, places), widened(places, given), axis=at)
+    return call("gather", widened(operand, places), widened(places, operand), axis=at)
 
 
 def searchsorted(
@@ -139,12 +139,12 @@ def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
     common = dt.promote(values.dtype, wanted.dtype)
     values, wanted = values.astype(common), wanted.astype(common)
     if wanted.size == 0:
-        found = call("not_equal", values, values) & False
+        is_there = call("not_equal", values, values) & False
     else:
         ordered = call("sort", wanted.reshape(-1))
         place = call("minimum", searchsorted(ordered, values), wanted.size - 1)
-        found = call("take", ordered, place, axis=0) == values
-    return call("logical_not", found) if invert else found
+        is_there = call("take", ordered, place, axis=0) == values
+    return call("logical_not", is_there) if invert else is_there
 
 
 # ---- distinct values ----
@@ -178,39 +178,39 @@ def unique_values(x: TensorLike, /) -> Tensor:
 
     The result's shape depends on the values, so x is evaluated and searched on the host.
     """
-    given = as_tensor(x)
-    values = np.unique(_sortable(given), equal_nan=False)
-    return _returned(values, given.dtype, given)
+    operand = as_tensor(x)
+    values = np.unique(_sortable(operand), equal_nan=False)
+    return _returned(values, operand.dtype, operand)
 
 
 def unique_counts(x: TensorLike, /) -> UniqueCounts:
     """`unique_values`, and how often each occurs."""
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
+    unique = unique_all(x)
+    return UniqueCounts(unique.values, unique.counts)
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverse:
     """`unique_values`, and for each element of x the place of its value among them."""
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
+    unique = unique_all(x)
+    return UniqueInverse(unique.values, unique.inverse_indices)
 
 
 def unique_all(x: TensorLike, /) -> UniqueAll:
     """`unique_values`, the first place of each in the flattened x, for each element of x the place
     of its value among them, and how often each occurs."""
-    given = as_tensor(x)
+    operand = as_tensor(x)
     values, indices, inverse, counts = np.unique(
-        _sortable(given),
+        _sortable(operand),
         return_index=True,
         return_inverse=True,
         return_counts=True,
         equal_nan=False,
     )
     return UniqueAll(
-        _returned(values, given.dtype, given),
-        _returned(indices, dt.int64, given),
-        _returned(inverse.reshape(given.shape), dt.int64, given),
-        _returned(counts, dt.int64, given),
+        _returned(values, operand.dtype, operand),
+        _returned(indices, dt.int64, operand),
+        _returned(inverse.reshape(operand.shape), dt.int64, operand),
+        _returned(counts, dt.int64, operand),
     )
 
 

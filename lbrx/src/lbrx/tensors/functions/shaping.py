@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import shape as sh
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Axes, Shape, Sizes, as_shape, normalize_axes, normalize_axis
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Axes, Shape, Sizes, as_shape, normalize_axes, normalize_axis
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import concat
-from lbrx.tensor.functions.arguments import as_tensor, as_tensors
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import concat
+from lbrx.tensors.functions.arguments import as_tensor, as_tensors
+from lbrx.tensors.tensor_like import TensorLike
 
 # ---- shapes and axes ----
 
@@ -26,11 +26,11 @@ def reshape(x: TensorLike, /, shape: Sizes, *, copy: bool | None = None) -> Tens
 
     copy=True always copies; copy=False raises ValueError where a copy would be needed.
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if copy is False and sh.reshape(given.array.layout, sizes) is None:
-        raise ValueError(f"strides {given.array.layout.strides} need a copy: leave copy=None")
-    result = given.reshape(sizes)
+    if copy is False and sh.reshape(operand.array.layout, sizes) is None:
+        raise ValueError(f"strides {operand.array.layout.strides} need a copy: leave copy=None")
+    result = operand.reshape(sizes)
     return call("copy", result) if copy else result
 
 
@@ -71,36 +71,36 @@ def matrix_transpose(x: TensorLike, /) -> Tensor:
 
 def swapaxes(x: TensorLike, axis1: int, axis2: int) -> Tensor:
     """Two axes swapped, as a view."""
-    given = as_tensor(x)
-    return given.view(sh.transpose(given.array.layout, axis1, axis2))
+    operand = as_tensor(x)
+    return operand.view(sh.transpose(operand.array.layout, axis1, axis2))
 
 
 def moveaxis(x: TensorLike, source: Sizes, destination: Sizes, /) -> Tensor:
     """Axes moved to other places, as a view; the rest keep their order."""
-    given = as_tensor(x)
-    sources, targets = (_listed(axes, given.ndim) for axes in (source, destination))
+    operand = as_tensor(x)
+    sources, targets = (_listed(axes, operand.ndim) for axes in (source, destination))
     if len(sources) != len(targets):
         raise ShapeError(
             f"moveaxis from {tuple(sources)} to {tuple(targets)}: give as many places as axes"
         )
-    order = [axis for axis in range(given.ndim) if axis not in sources]
+    order = [axis for axis in range(operand.ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
-    return given.permute(*order)
+    return operand.permute(*order)
 
 
 def _listed(axes: Sizes, ndim: int) -> list[int]:
     """Axes from 0, in the order given."""
-    given = axes if isinstance(axes, Sequence) else (axes,)
-    normalize_axes(tuple(given), ndim)  # none twice
-    return [normalize_axis(axis, ndim) for axis in given]
+    several = axes if isinstance(axes, Sequence) else (axes,)
+    normalize_axes(tuple(several), ndim)  # none twice
+    return [normalize_axis(axis, ndim) for axis in several]
 
 
 def expand_dims(x: TensorLike, /, axis: Sizes = 0) -> Tensor:
     """New axes of size 1 at these places of the result, as a view."""
     result = as_tensor(x)
-    given = axis if isinstance(axis, Sequence) else (axis,)
-    for place in normalize_axes(tuple(given), result.ndim + len(given)):
+    places = axis if isinstance(axis, Sequence) else (axis,)
+    for place in normalize_axes(tuple(places), result.ndim + len(places)):
         result = result.unsqueeze(place)
     return result
 
@@ -124,9 +124,9 @@ def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
 
 def flip(x: TensorLike, /, axis: Axes = None) -> Tensor:
     """The elements in reverse order along axes, or along all of them, as a view."""
-    given = as_tensor(x)
-    axes = normalize_axes(axis, given.ndim)
-    return given[tuple(slice(None, None, -1 if i in axes else 1) for i in range(given.ndim))]
+    operand = as_tensor(x)
+    axes = normalize_axes(axis, operand.ndim)
+    return operand[tuple(slice(None, None, -1 if i in axes else 1) for i in range(operand.ndim))]
 
 
 def roll(x: TensorLike, /, shift: Sizes, axis: Axes = None) -> Tensor:
@@ -134,22 +134,22 @@ def roll(x: TensorLike, /, shift: Sizes, axis: Axes = None) -> Tensor:
 
     Without axes, the elements in row-major order are moved.
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     if axis is None:
         if isinstance(shift, Sequence):
             raise ShapeError(f"roll by {tuple(shift)} without axes: give one shift, or the axes")
-        return roll(given.reshape(-1), shift, axis=0).reshape(given.shape)
+        return roll(operand.reshape(-1), shift, axis=0).reshape(operand.shape)
     axes = axis if isinstance(axis, Sequence) else (axis,)
     shifts = shift if isinstance(shift, Sequence) else (shift,) * len(axes)
     if len(shifts) != len(axes):
         raise ShapeError(f"roll by {tuple(shifts)} along axes {tuple(axes)}: give one for each")
-    for place, by in zip((normalize_axis(a, given.ndim) for a in axes), shifts, strict=True):
-        size = given.shape[place]
+    for place, by in zip((normalize_axis(a, operand.ndim) for a in axes), shifts, strict=True):
+        size = operand.shape[place]
         cut = -operator.index(by) % size if size else 0
         if cut:
-            parts = _between(given, place, cut, size), _between(given, place, 0, cut)
-            given = concat(parts, axis=place)
-    return given
+            parts = _between(operand, place, cut, size), _between(operand, place, 0, cut)
+            operand = concat(parts, axis=place)
+    return operand
 
 
 def _between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -164,23 +164,23 @@ def split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tens
 
     Raises ShapeError if the axis does not divide into that many sections; see `array_split`.
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     if not isinstance(indices_or_sections, Sequence):
-        size = given.shape[normalize_axis(axis, given.ndim)]
+        size = operand.shape[normalize_axis(axis, operand.ndim)]
         sections = operator.index(indices_or_sections)
         if sections < 1 or size % sections:
             raise ShapeError(
                 f"axis {axis} of {size} elements does not divide into {sections} equal sections: "
                 "use array_split, or give the indices to cut at"
             )
-    return array_split(given, indices_or_sections, axis)
+    return array_split(operand, indices_or_sections, axis)
 
 
 def array_split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> list[Tensor]:
     """As `split`, but where sections cannot be equal the first ones are one element longer."""
-    given = as_tensor(x)
-    place = normalize_axis(axis, given.ndim)
-    size = given.shape[place]
+    operand = as_tensor(x)
+    place = normalize_axis(axis, operand.ndim)
+    size = operand.shape[place]
     if isinstance(indices_or_sections, Sequence):
         cuts = [operator.index(cut) for cut in indices_or_sections]
     else:
@@ -190,7 +190,7 @@ def array_split(x: TensorLike, indices_or_sections: Sizes, axis: int = 0) -> lis
         short, longer = divmod(size, sections)
         cuts = [i * short + min(i, longer) for i in range(1, sections)]
     bounds = [0, *cuts, size]
-    return [_between(given, place, a, b) for a, b in itertools.pairwise(bounds)]
+    return [_between(operand, place, a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
@@ -198,19 +198,19 @@ def chunk(x: TensorLike, chunks: int, axis: int = 0) -> list[Tensor]:
 
     There may be fewer than `chunks`, as in torch.
     """
-    given = as_tensor(x)
-    place = normalize_axis(axis, given.ndim)
+    operand = as_tensor(x)
+    place = normalize_axis(axis, operand.ndim)
     if chunks < 1:
         raise ShapeError(f"{chunks} chunks of axis {axis}: give 1 or more")
-    size = given.shape[place]
+    size = operand.shape[place]
     length = max(-(-size // chunks), 1)
-    return array_split(given, list(range(length, size, length)), place)
+    return array_split(operand, list(range(length, size, length)), place)
 
 
 def unstack(x: TensorLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices along an axis, which they lose, as views."""
-    given = moveaxis(as_tensor(x), axis, 0)
-    return tuple(given[i] for i in range(given.shape[0]))
+    operand = moveaxis(as_tensor(x), axis, 0)
+    return tuple(operand[i] for i in range(operand.shape[0]))
 
 
 # ---- joined ----
@@ -243,17 +243,17 @@ def repeat(
     Without an axis, x is flattened. With several repeats there is one for each slice; the result's
     shape depends on them, so a tensor of repeats is evaluated.
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     if axis is None:
-        given, axis = given.reshape(-1), 0
-    place = normalize_axis(axis, given.ndim)
-    size = given.shape[place]
+        operand, axis = operand.reshape(-1), 0
+    place = normalize_axis(axis, operand.ndim)
+    size = operand.shape[place]
     if isinstance(repeats, int):
         if repeats < 0:
             raise ShapeError(f"repeats={repeats}: give 0 or more")
-        wider = given.unsqueeze(place + 1)
+        wider = operand.unsqueeze(place + 1)
         shape = [repeats if i == place + 1 else n for i, n in enumerate(wider.shape)]
-        flat = [*given.shape[:place], size * repeats, *given.shape[place + 1 :]]
+        flat = [*operand.shape[:place], size * repeats, *operand.shape[place + 1 :]]
         return wider.expand(*shape).reshape(*flat)
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iu":
@@ -261,18 +261,18 @@ def repeat(
     if counts.size not in (1, size) or counts.ndim > 1 or counts.min(initial=0) < 0:
         raise ShapeError(f"repeats {counts.tolist()} of {size} slices: give one each, 0 or more")
     order = np.repeat(np.arange(size), np.broadcast_to(counts, size))
-    return call("take", given, order, axis=place)
+    return call("take", operand, order, axis=place)
 
 
 def tile(x: TensorLike, repetitions: Sizes, /) -> Tensor:
     """The whole tensor repeated along each axis; the shorter of shape and repetitions is
     filled up with ones in front."""
-    given = as_tensor(x)
+    operand = as_tensor(x)
     times = as_shape(repetitions)
-    times = (1,) * (given.ndim - len(times)) + times
-    shape = (1,) * (len(times) - given.ndim) + given.shape
+    times = (1,) * (operand.ndim - len(times)) + times
+    shape = (1,) * (len(times) - operand.ndim) + operand.shape
     pairs = list(zip(times, shape, strict=True))
-    spread = given.reshape(*(size for _, n in pairs for size in (1, n)))
+    spread = operand.reshape(*(size for _, n in pairs for size in (1, n)))
     return spread.expand(*(size for pair in pairs for size in pair)).reshape(
         *(count * n for count, n in pairs)
     )
@@ -292,18 +292,18 @@ def pad(
     numpy's: "constant", "edge" (the outermost element), "reflect" (mirrored, without repeating the
     outermost), "symmetric" (mirrored, repeating it) and "wrap" (from the other end).
     """
-    given = as_tensor(x)
-    widths = _widths(pad_width, given.ndim)
+    operand = as_tensor(x)
+    widths = _widths(pad_width, operand.ndim)
     if mode == "constant":
-        return call("pad", given, widths=widths, value=constant_values)
+        return call("pad", operand, widths=widths, value=constant_values)
     if mode not in _PLACES:
         known = ", ".join(["'constant'", *map(repr, _PLACES)])
         raise ValueError(f"mode={mode!r} is not a way to pad: give one of {known}")
     for axis, (before, after) in enumerate(widths):
         if before or after:
-            places = _padded_places(given.shape[axis], before, after, mode)
-            given = call("take", given, places, axis=axis)
-    return given
+            places = _padded_places(operand.shape[axis], before, after, mode)
+            operand = call("take", operand, places, axis=axis)
+    return operand
 
 
 def _widths(given: Widths, ndim: int) -> tuple[tuple[int, int], ...]:

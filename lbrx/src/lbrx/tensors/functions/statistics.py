@@ -6,41 +6,41 @@ import math
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.dtype import DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import DtypeLike
+from lbrx.arrays.shape import Axes, normalize_axes, normalize_axis
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.shape import Axes, normalize_axes, normalize_axis
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.creation import concat, tensor, zeros
-from lbrx.tensor.functions.arguments import as_tensor, floating, without_halves
-from lbrx.tensor.operands import as_scalar
-from lbrx.tensor.tensor_like import TensorLike
+from lbrx.tensors.core import Tensor, call
+from lbrx.tensors.creation import concat, tensor, zeros
+from lbrx.tensors.functions.arguments import as_tensor, floating, without_halves
+from lbrx.tensors.operands import as_scalar
+from lbrx.tensors.tensor_like import TensorLike
 
 
 def std(
     x: TensorLike, /, axis: Axes = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The standard deviation, with the number of elements less `correction` as divisor."""
-    given = as_tensor(x)
-    wide = without_halves(given)
+    operand = as_tensor(x)
+    wide = without_halves(operand)
     variance = call("var", wide, axis=axis, correction=correction, keepdims=keepdims)
-    return call("sqrt", variance).astype(floating(given.dtype))
+    return call("sqrt", variance).astype(floating(operand.dtype))
 
 
 def logsumexp(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; halves are rounded once."""
-    given = as_tensor(x)
-    given = given.astype(floating(given.dtype))
-    wide = without_halves(given)
-    axes = normalize_axes(axis, given.ndim)
-    if any(given.shape[i] == 0 for i in axes):
-        return call("log", call("sum", call("exp", given), axis=axes, keepdims=keepdims))
+    operand = as_tensor(x)
+    operand = operand.astype(floating(operand.dtype))
+    wide = without_halves(operand)
+    axes = normalize_axes(axis, operand.ndim)
+    if any(operand.shape[i] == 0 for i in axes):
+        return call("log", call("sum", call("exp", operand), axis=axes, keepdims=keepdims))
     largest = call("max", wide, axis=axes, keepdims=True)
     # An infinite maximum stays infinite without being subtracted from itself.
     shift = call("where", call("isfinite", largest), largest, 0)
     total = call("sum", call("exp", wide - shift), axis=axes, keepdims=keepdims)
     back = shift if keepdims else shift.squeeze(axes)
-    return (call("log", total) + back).astype(given.dtype)
+    return (call("log", total) + back).astype(operand.dtype)
 
 
 def count_nonzero(x: TensorLike, /, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -115,26 +115,26 @@ def quantile(
     take one, "midpoint" the mean. The axes of q come first in the result, which is floating (of
     halves in their own type). The values of q are needed at once: a tensor is evaluated.
     """
-    given = as_tensor(x)
+    operand = as_tensor(x)
     shares = np.asarray(q, np.float64)
     if not ((shares >= 0) & (shares <= 1)).all():
         raise ValueError(f"q={shares.tolist()} is not a share: give numbers from 0 to 1")
     if method not in _METHODS:
         raise ValueError(f"method={method!r}: give one of {', '.join(map(repr, _METHODS))}")
-    axes = normalize_axes(axis, given.ndim)
-    rest = [i for i in range(given.ndim) if i not in axes]
-    kept = [given.shape[i] for i in rest]
-    result_type = floating(given.dtype)
-    length = math.prod(given.shape[i] for i in axes)
-    rows = given.permute(*rest, *axes).reshape(*kept, length).astype(result_type)
+    axes = normalize_axes(axis, operand.ndim)
+    rest = [i for i in range(operand.ndim) if i not in axes]
+    kept = [operand.shape[i] for i in rest]
+    result_type = floating(operand.dtype)
+    length = math.prod(operand.shape[i] for i in axes)
+    rows = operand.permute(*rest, *axes).reshape(*kept, length).astype(result_type)
     rows = without_halves(rows)
     if length == 0:
-        raise ShapeError(f"quantile over empty axes {axes} of shape {given.shape}: give elements")
-    found = _interpolated(call("sort", rows, axis=-1), shares.reshape(-1), method)
+        raise ShapeError(f"quantile over empty axes {axes} of shape {operand.shape}: give elements")
+    quantiles = _interpolated(call("sort", rows, axis=-1), shares.reshape(-1), method)
     spoiled = call("any", call("isnan", rows), axis=-1, keepdims=True)
-    found = call("where", spoiled, float("nan"), found).astype(result_type)
-    front = found.permute(found.ndim - 1, *range(found.ndim - 1))
-    shape = [1 if i in axes else n for i, n in enumerate(given.shape)] if keepdims else kept
+    quantiles = call("where", spoiled, float("nan"), quantiles).astype(result_type)
+    front = quantiles.permute(quantiles.ndim - 1, *range(quantiles.ndim - 1))
+    shape = [1 if i in axes else n for i, n in enumerate(operand.shape)] if keepdims else kept
     return front.reshape(*shares.shape, *shape)
 
 
@@ -169,19 +169,19 @@ def diff(
     append: TensorLike | None = None,
 ) -> Tensor:
     """Differences of neighbours along an axis, n times; of booleans, whether they differ."""
-    given = as_tensor(x)
-    place = normalize_axis(axis, given.ndim)
+    operand = as_tensor(x)
+    place = normalize_axis(axis, operand.ndim)
     if n < 0:
         raise ShapeError(f"diff n={n} times: give 0 or more")
-    parts = [_slab(prepend, given, place), given, _slab(append, given, place)]
+    parts = [_slab(prepend, operand, place), operand, _slab(append, operand, place)]
     present = [part for part in parts if part is not None]
-    given = concat(present, axis=place) if len(present) > 1 else given
+    operand = concat(present, axis=place) if len(present) > 1 else operand
     before = (*[slice(None)] * place, slice(None, -1))
     after = (*[slice(None)] * place, slice(1, None))
     for _ in range(n):
-        name = "not_equal" if given.dtype is dt.bool_ else "subtract"
-        given = call(name, given[after], given[before])
-    return given
+        name = "not_equal" if operand.dtype is dt.bool_ else "subtract"
+        operand = call(name, operand[after], operand[before])
+    return operand
 
 
 def _slab(value: TensorLike | None, x: Tensor, axis: int) -> Tensor | None:
@@ -239,25 +239,25 @@ def cumprod(x: TensorLike, /, axis: int | None = None, *, dtype: DtypeLike | Non
 
 
 def _flat_running(name: str, x: TensorLike, axis: int | None, dtype: DtypeLike | None) -> Tensor:
-    given = as_tensor(x)
+    operand = as_tensor(x)
     if axis is None:
-        given, axis = given.reshape(-1), 0
-    return _running(name, given, axis, dtype, initial=False)
+        operand, axis = operand.reshape(-1), 0
+    return _running(name, operand, axis, dtype, initial=False)
 
 
 def _running(
     name: str, x: TensorLike, axis: int | None, dtype: DtypeLike | None, initial: bool
 ) -> Tensor:
-    given = as_tensor(x)
-    if axis is None and given.ndim != 1:
-        raise ShapeError(f"{name} of shape {given.shape}: give the axis")
-    place = normalize_axis(0 if axis is None else axis, given.ndim)
-    result = call(name, given if dtype is None else given.astype(dtype), axis=place)
+    operand = as_tensor(x)
+    if axis is None and operand.ndim != 1:
+        raise ShapeError(f"{name} of shape {operand.shape}: give the axis")
+    place = normalize_axis(0 if axis is None else axis, operand.ndim)
+    result = call(name, operand if dtype is None else operand.astype(dtype), axis=place)
     if dtype is not None:
         result = result.astype(dtype)
     if not initial:
         return result
-    widths = tuple((int(i == place), 0) for i in range(given.ndim))
+    widths = tuple((int(i == place), 0) for i in range(operand.ndim))
     return call("pad", result, widths=widths, value=int(name == "cumprod"))
 
 
@@ -266,21 +266,21 @@ def bincount(x: TensorLike, /, weights: TensorLike | None = None, minlength: int
 
     The result is as long as the largest number needs, so x is evaluated.
     """
-    given = as_tensor(x)
-    if given.ndim != 1:
-        raise ShapeError(f"bincount of shape {given.shape}: give a vector")
-    if not given.dtype.is_integer:
-        raise DtypeError(f"bincount of {given.dtype}: give integers")
-    values = given.numpy()
+    operand = as_tensor(x)
+    if operand.ndim != 1:
+        raise ShapeError(f"bincount of shape {operand.shape}: give a vector")
+    if not operand.dtype.is_integer:
+        raise DtypeError(f"bincount of {operand.dtype}: give integers")
+    values = operand.numpy()
     if values.size and values.min() < 0:
         raise ValueError(f"bincount of {values.min()}: give numbers from 0 on")
     length = max(int(values.max()) + 1 if values.size else 0, minlength)
     if weights is None:
         counts = np.bincount(values.astype(np.int64), minlength=length)
-        return tensor(counts.astype(np.int64), device=given.device)
-    added = as_tensor(weights, given.device)
-    if added.shape != given.shape:
-        raise ShapeError(f"weights of shape {added.shape}: give one each, {given.shape}")
+        return tensor(counts.astype(np.int64), device=operand.device)
+    added = as_tensor(weights, operand.device)
+    if added.shape != operand.shape:
+        raise ShapeError(f"weights of shape {added.shape}: give one each, {operand.shape}")
     added = added.astype(floating(added.dtype))
-    start = zeros(length, added.dtype, given.device)
-    return call("scatter", start, given, added, axis=0, reduce="add")
+    start = zeros(length, added.dtype, operand.device)
+    return call("scatter", start, operand, added, axis=0, reduce="add")

@@ -1,0 +1,1 @@
+"""Arrays as values: element types, shapes and layouts, and what holds their bytes."""

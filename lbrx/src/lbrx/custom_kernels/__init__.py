@@ -1,0 +1,1 @@
+"""Metal kernels that users write, called on tensors."""
