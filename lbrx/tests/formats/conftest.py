@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 
 
 @pytest.fixture

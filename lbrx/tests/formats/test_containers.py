@@ -14,8 +14,8 @@ from format_checks import same
 from safetensors.numpy import save_file
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.storage import LazyStorage, ViewStorage
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.storage import LazyStorage, ViewStorage
 
 # NumPy
 
@@ -241,6 +241,33 @@ def test_a_folder(tmp_path):
     assert model.tokenizer == tmp_path / "tokenizer.json"
     assert model.path == tmp_path
     same(model["w"].numpy(), np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("shards", [None, 100])
+def test_a_file_of_a_folder(shards, tmp_path):
+    """A file of weights has the configuration and the tokenizer beside it."""
+    tensors = {f"w{n}": np.ones((8, 8), np.float32) for n in range(2)}
+    config = {"model_type": "llama", "n": 1}
+    lbrx.save(tmp_path, tensors, format="safetensors", config=config, max_shard_size=shards)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    file = tmp_path / ("model.safetensors.index.json" if shards else "model.safetensors")
+    model = lbrx.open_model(file)
+    assert (model.path, model.config, model.tokenizer) == (
+        file,
+        config,
+        tmp_path / "tokenizer.json",
+    )
+    assert set(model) == set(tensors)
+
+
+@pytest.mark.parametrize("content", ["{// no JSON", "[]", '{"theme": "dark"}'])
+def test_a_file_beside_the_settings_of_something_else(content, tmp_path):
+    save_file({"w": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text(content)
+    model = lbrx.open_model(tmp_path / "model.safetensors")
+    assert (model.config, model.generation_config, model.tokenizer) == ({}, {}, None)
+    assert list(lbrx.load(tmp_path / "model.safetensors")) == ["w"]
 
 
 def test_files_without_an_index(tmp_path):

@@ -1,58 +1,24 @@
-"""A file format and an architecture's table that this file adds to the package's."""
+"""A file format that is registered in a process: that of the toy distribution."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from format_checks import same
+from lbrx_toy.files import MAGIC, TOYS
 
 import lbrx
-from lbrx import formats
 from lbrx.convert import convert
-from lbrx.formats import ENCODINGS, FileFormat, FileRange, ModelFiles, TensorInfo, translate
-from lbrx.formats import architecture_tables as tables
-from lbrx.formats.architecture_tables import Architecture
-from lbrx.formats.layout import FileLayout, Placed
+from lbrx.convert.contents import contents
+from lbrx.files import formats
+from lbrx.files.formats import architecture_tables as tables
+from lbrx.files.formats.conventions import Conventions
+from lbrx.files.formats.recipe import renamed
 
-MAGIC = b"TOYS"
-
-
-def read(path):
-    """A line of JSON with the place of each tensor, then the tensors."""
-    with path.open("rb") as file:
-        header = json.loads(file.readline()[len(MAGIC) :])
-    if not isinstance(header, dict):
-        raise lbrx.FormatError(f"{path}: header: is not an object")
-    tensors = {
-        name: TensorInfo(name, ENCODINGS[kind], tuple(shape), FileRange(path, at, nbytes))
-        for name, (kind, shape, at, nbytes) in header.items()
-    }
-    return ModelFiles(path, "toys", tensors)
-
-
-def layout(path, tensors, metadata):
-    if metadata:
-        raise lbrx.FormatError(f"{path}: toys store no metadata")
-    at, placed, entries = 4096, [], {}
-    for tensor in tensors:
-        placed.append(Placed(tensor, at))
-        entries[tensor.name] = (tensor.encoding.name, tensor.shape, at, tensor.nbytes)
-        at += tensor.nbytes
-    head = MAGIC + json.dumps(entries).encode() + b"\n"
-    return FileLayout(at, tuple(placed), lambda file: [(0, head)])
-
-
-TOYS = FileFormat(
-    "toys",
-    lambda path, head: head.startswith(MAGIC),
-    read,
-    patterns=("*.toys",),
-    extension=".toys",
-    layout=layout,
-    holds=lambda encoding: encoding == "Q8_0",
-)
+del formats.FORMATS["toys"]  # the import has registered it
 
 
 @pytest.fixture
@@ -93,6 +59,57 @@ def test_conversion_to_and_from_it(toys, tmp_path, rng):
     same(lbrx.load(tmp_path / "m.npz")["w"].numpy(), values)
 
 
+def named_otherwise(tensors, config):
+    names = {name: f"{config['model_type']}/{name}" for name in tensors}
+    return {names[name]: renamed(recipe, names[name]) for name, recipe in tensors.items()}
+
+
+def named_as_usual(files):
+    return {name.partition("/")[2]: recipe for name, recipe in files.tensors.items()}
+
+
+OTHERS = Conventions(
+    config=lambda files: {"model_type": next(iter(files.tensors)).partition("/")[0]},
+    tensors=named_as_usual,
+    rename=named_otherwise,
+    quantization=lambda files: f"{len(files.tensors)} tensors",
+)
+
+
+@pytest.fixture
+def others():
+    yield formats.register(replace(TOYS, conventions=OTHERS))
+    del formats.FORMATS["toys"]
+
+
+def test_its_conventions(others, tmp_path, rng):
+    """Names, settings and quantization are those that the format says, wherever they are asked."""
+    values = rng.standard_normal((4, 8)).astype(np.float32)
+    lbrx.save(tmp_path / "hf", {"w": values}, format="safetensors", config={"model_type": "m"})
+    convert(tmp_path / "hf", tmp_path / "m.toys", device="cpu")
+    assert list(lbrx.load(tmp_path / "m.toys")) == ["m/w"]
+    model = lbrx.open_model(tmp_path / "m.toys")
+    same(model.canonical()["w"].numpy(), values)
+    found = contents(model.files)
+    assert (found.architecture, found.quantization) == ("m", "1 tensors")
+    convert(tmp_path / "m.toys", tmp_path / "back", device="cpu")
+    same(lbrx.load(tmp_path / "back")["w"].numpy(), values)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["model_type"] == "m"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_its_neighbours(tmp_path, beside):
+    formats.register(replace(TOYS, has_neighbours=beside))
+    try:
+        lbrx.save(tmp_path / "m.toys", {"w": lbrx.ones(2, device="cpu")})
+        (tmp_path / "config.json").write_text('{"model_type": "m"}')
+        assert lbrx.open_model(tmp_path / "m.toys").config == (
+            {"model_type": "m"} if beside else {}
+        )
+    finally:
+        del formats.FORMATS["toys"]
+
+
 def test_without_it(tmp_path):
     (tmp_path / "m.toys").write_bytes(MAGIC + b"{}\n")
     with pytest.raises(
@@ -103,39 +120,6 @@ def test_without_it(tmp_path):
         lbrx.save(tmp_path / "m.toys", {})
 
 
-def test_a_table_of_it(tmp_path, rng):
-    """Names and settings of an architecture, from config.json to GGUF and back."""
-    table = tables.table
-    tables.register(
-        Architecture(
-            model_type="toy",
-            gguf="toyllm",
-            class_name="ToyForCausalLM",
-            rules=(*table.ends(), *table.NORMS, *table.attention(in_pairs=True), *table.MLP),
-            settings=(*table.SIZES, *table.HEAD_SIZES, *table.VOCABULARY),
-            aliases=("toy_vision",),
-        )
-    )
-    try:
-        heads, width = 2, 8
-        weight = rng.standard_normal((width, width)).astype(np.float32)
-        config = {"model_type": "toy_vision", "num_hidden_layers": 1, "hidden_size": width}
-        config |= {"num_attention_heads": heads, "num_key_value_heads": heads}
-        name = "model.layers.0.self_attn.q_proj.weight"
-        tensors = {name: lbrx.tensor(weight, device="cpu")}
-        lbrx.save(tmp_path / "hf", tensors, format="safetensors", config=config)
-        model = lbrx.open_model(tmp_path / "hf")
-        recipes = translate.to_gguf(translate.to_huggingface(model.files), config)
-        made = lbrx.StoredModel(model.files, recipes)
-        pairs = weight.reshape(heads, 2, -1, width).swapaxes(1, 2).reshape(width, width)
-        same(made["blk.0.attn_q.weight"].numpy(), pairs)
-        lbrx.save(tmp_path / "m.gguf", made, {"general.architecture": "toyllm"})
-        metadata = {"toyllm.attention.head_count": heads, "general.architecture": "toyllm"}
-        lbrx.save(tmp_path / "m.gguf", made, {**metadata, "toyllm.attention.head_count_kv": heads})
-        back = lbrx.open_model(tmp_path / "m.gguf")
-        assert back.config["model_type"] == "toy"
-        same(back.canonical()[name].numpy(), weight)
-        with pytest.raises(lbrx.FormatError, match="'toy' exists already"):
-            tables.register(tables.ARCHITECTURES["toy"])
-    finally:
-        tables.ARCHITECTURES.pop("toy")
+def test_names_of_an_architecture_are_registered_once():
+    with pytest.raises(lbrx.FormatError, match="'llama' exists already"):
+        tables.register(tables.ARCHITECTURES["llama"])

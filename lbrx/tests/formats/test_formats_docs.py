@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import lbrx
-from lbrx.formats import architecture_tables
+from lbrx.files.formats import architecture_tables
 
 PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "formats.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

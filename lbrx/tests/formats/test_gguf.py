@@ -9,7 +9,7 @@ from device_memory import shares_files
 from gguf import GGMLQuantizationType as Kind
 
 import lbrx
-from lbrx.formats.containers.gguf import MetadataArray
+from lbrx.files.formats.containers.gguf import MetadataArray
 
 ROWS = (3, 512)
 QUANTIZED = [Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.BF16, Kind.TQ2_0]

@@ -14,9 +14,9 @@ from format_checks import same
 from safetensors.numpy import save_file
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.formats import writing
+from lbrx.arrays import dtype as dt
+from lbrx.files.formats import writing
 from lbrx.quant.gguf import TYPES
 
 TARGETS = {

@@ -10,14 +10,15 @@ import pytest
 from format_checks import same
 
 import lbrx
-from lbrx import formats, quant
+from lbrx import quant
+from lbrx.arrays.storage import PackedStorage
 from lbrx.convert.source import TensorReader
-from lbrx.formats.containers import mlx
-from lbrx.formats.recipe import ReorderedHeads, ShiftedTensor, StackEntry, TensorStack
-from lbrx.storage import PackedStorage
-from lbrx.tensor import recipe_arrays
-from lbrx.tensor.derived import RowStorage, read_rows, row_count, stored_arrays
-from lbrx.tensor.recipe_arrays import RecipeArrays
+from lbrx.files import formats
+from lbrx.files.formats.containers import mlx
+from lbrx.files.formats.recipe import ReorderedHeads, ShiftedTensor, StackEntry, TensorStack
+from lbrx.files.stored import recipe_arrays
+from lbrx.files.stored.recipe_arrays import RecipeArrays
+from lbrx.tensors.derived import RowStorage, read_rows, row_count, stored_arrays
 
 SCHEMES = [None, "q4_0", "mlx:4:64"]
 RANGES = [slice(0, 0), slice(0, 3), slice(5, 12), slice(15, 16), np.array([7, 0, 7, 11])]

@@ -13,7 +13,7 @@ import lbrx
 from lbrx.convert import Settings, convert, make_plan, perform
 from lbrx.convert.fingerprint import fingerprint
 from lbrx.errors import FormatError
-from lbrx.formats import remote_files
+from lbrx.files.formats import remote_files
 from lbrx.models.loading import model_path
 
 fsspec = pytest.importorskip("fsspec")
@@ -127,7 +127,7 @@ def test_another_process_has_its_own_copy(host, tmp_path, monkeypatch):
 def test_refusals(host, cache, monkeypatch):
     for url, message in {
         "memory://nowhere/at/all": "cannot be read",
-        "nosuchprotocol://x/y": "cannot be read",
+        "nosuchprotocol://x/y": "no models are read from such URLs: give a local path, or a URL",
         host.url.replace("my model", ""): "has no files of a model",
     }.items():
         with pytest.raises(FormatError, match=message):
@@ -139,3 +139,57 @@ def test_refusals(host, cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(FormatError, match="pip install"):
         model_path(host.url)
+
+
+NOT_READ = """
+reference://x jupyter://x tar://x zip://x.zip libarchive://x simplecache://x blockcache://x dir://x
+dask://x git://x github://o:r@main/x generic://x async_wrapper://x data://x local://x :// ://x S3://x
+simplecache::s3://x/y s3://x::https://y/z memory://a::reference://b reference+https://x .://x
+""".split()
+
+
+@pytest.mark.parametrize("url", NOT_READ)
+def test_schemes_that_are_not_read(url, monkeypatch):
+    """They are refused before fsspec sees them."""
+    monkeypatch.setattr(fsspec.core, "url_to_fs", None)
+    with pytest.raises(FormatError, match="no models are read from such URLs") as found:
+        model_path(url)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("place", ["url_to_fs", "info", "ls", "cat_file"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (TypeError("missing 1 argument:\n'fo'"), "missing 1 argument: 'fo': give the URL"),
+        (AttributeError("'NoneType'"), "NoneType"),
+        (KeyError("x"), "'x': give"),
+        (ImportError("Install s3fs"), "Install s3fs: install the package it needs"),
+        (TimeoutError(), "TimeoutError: give the URL"),
+        (Exception("no credentials " * 90), "no credentials"),
+    ],
+)
+def test_errors_of_file_systems(host, place, error, message):
+    def fails(*arguments, **options):
+        raise error
+
+    owner = fsspec.core if place == "url_to_fs" else type(host.system)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, place, fails)
+        with pytest.raises(FormatError, match=f"cannot be read: .*{message}") as found:
+            model_path(host.url)
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 500
+
+
+def test_a_host_that_does_not_say_sizes(host):
+    listed = type(host.system).ls
+
+    def without_sizes(*arguments, **options):
+        return [{**one, "size": None} for one in listed(*arguments, **options)]
+
+    problem = r"does not say the size of .*: download the model"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(host.system), "ls", without_sizes)
+        with pytest.raises(FormatError, match=problem):
+            model_path(host.url)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.quant.gguf import TYPES
 
 NAMES = st.text(

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import lbrx
-from lbrx.storage import MmapStorage, ViewStorage
+from lbrx.arrays.storage import MmapStorage, ViewStorage
 
 
 def test_reads_what_the_package_writes(arrays, tmp_path):
@@ -162,7 +162,7 @@ def test_nothing_is_left_of_what_failed(name, error, tmp_path):
 
 
 def test_too_few_bytes_are_an_error(tmp_path):
-    from lbrx.formats import FORMATS, Outgoing, plain, writing
+    from lbrx.files.formats import FORMATS, Outgoing, plain, writing
 
     short = Outgoing("w", plain(lbrx.float32), (2,), lambda: [bytes(4)])
     with pytest.raises(lbrx.FormatError, match="'w': 4 bytes were given for F32 of shape"):

@@ -11,11 +11,11 @@ from tiny_tokenizers import CORPUS, byte_level, sentencepiece, write
 from tokenizers import Tokenizer
 
 import lbrx
-from lbrx.formats import companions
-from lbrx.formats.tokenizers import pretokenizers, vocabulary
-from lbrx.formats.tokenizers.sentencepiece import LONGEST, merges_of
-from lbrx.formats.tokenizers.sentencepiece import read as read_pieces
-from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
+from lbrx.files.formats import companions
+from lbrx.files.formats.tokenizers import pretokenizers, vocabulary
+from lbrx.files.formats.tokenizers.sentencepiece import LONGEST, merges_of
+from lbrx.files.formats.tokenizers.sentencepiece import read as read_pieces
+from lbrx.files.formats.tokenizers.tokenizer_files import tokenizer_files
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 

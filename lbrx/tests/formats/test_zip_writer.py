@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from lbrx.formats.containers import zip_writer
+from lbrx.files.formats.containers import zip_writer
 
 
 @pytest.mark.parametrize("alignment", [1, 64])

@@ -16,7 +16,7 @@ from tokenizers import (
     trainers,
 )
 
-from lbrx.formats.tokenizers import pretokenizers
+from lbrx.files.formats.tokenizers import pretokenizers
 
 TEXTS = [
     "Hello, world! It's 12345 o'clock, we'll see.\n\n  Indented\tline\r\n",

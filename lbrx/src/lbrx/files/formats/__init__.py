@@ -1,6 +1,6 @@
 """Model files: describing them without reading tensors, and writing them."""
 
-from lbrx.formats.descriptor import (
+from lbrx.files.formats.descriptor import (
     ENCODINGS,
     Deflated,
     Encoding,
@@ -13,8 +13,8 @@ from lbrx.formats.descriptor import (
     TensorInfo,
     plain,
 )
-from lbrx.formats.file_formats import FORMATS, FileFormat, register
-from lbrx.formats.reading import read
+from lbrx.files.formats.file_formats import FORMATS, FileFormat, register
+from lbrx.files.formats.reading import read
 
 __all__ = [
     "ENCODINGS",

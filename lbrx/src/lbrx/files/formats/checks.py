@@ -10,15 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lbrx.arrays.shape import Shape
 from lbrx.errors import FormatError
-from lbrx.formats.descriptor import Encoding, FileRange, TensorInfo
-from lbrx.shape import Shape
+from lbrx.files.formats.descriptor import Encoding, FileRange, TensorInfo
 
 MAX_HEADER = 100 << 20
 """The most bytes of JSON, of a zip directory or of a message without its tensors."""
 MAX_TENSORS = 1 << 20
 MAX_DIMS = 32
 MAX_BYTES = (1 << 63) - 1
+_LARGEST = 3.4028234663852886e38  # of float32, in which weights are computed
 _SHOWN_NAME = 120
 _LONGEST_NAME = 255  # bytes of a file's name, on all usual file systems
 # A parsed item takes up to a hundred times the memory of its text.
@@ -49,6 +50,15 @@ def brief(value: object) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return str(value)
     return shown(value) if isinstance(value, str) else f"a {type(value).__name__}"
+
+
+def finite(value: object, place: str) -> float:
+    """A number that float32 can hold; an integer stays one. Raises FormatError for anything else:
+    `place` is the file and the key."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return value
+    problem = f"{brief(value)} is not a number that float32 can hold: write one that is"
+    raise FormatError(f"{place}: {problem}")
 
 
 def parse_json(file: Path, text: bytes, field: str = "JSON") -> Any:

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.architecture_tables import hyperparameters
-from lbrx.formats.checks import MAX_HEADER, bad
-from lbrx.formats.descriptor import Format, ModelFiles
-from lbrx.formats.recipe import ComputedModel, Recipe
-from lbrx.formats.translate import known_architecture, without_packing
+from lbrx.files.formats.architecture_tables import hyperparameters
+from lbrx.files.formats.checks import MAX_HEADER, bad
+from lbrx.files.formats.descriptor import ModelFiles
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.hub import name_of
+from lbrx.files.formats.recipe import ComputedModel, Recipe
+from lbrx.files.formats.translate import known_architecture, without_packing
 
-_COPIED = (
+COPIED = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
     *("generation_config.json", "chat_template.jinja", "vocab.json", "merges.txt"),
     *("added_tokens.json", "preprocessor_config.json", "LICENSE"),
@@ -30,15 +32,15 @@ def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, byte
     result = {"config.json": _json(settings)} if settings else {}
     if isinstance(files, ComputedModel):
         return {**result, **files.companions}
-    if files.format is Format.GGUF:
+    if conventions_of(files).describes_itself:
         generation = {key: config[key] for key in _GENERATION if key in config}
         result["generation_config.json"] = _json(generation)
-        from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
+        from lbrx.files.formats.tokenizers.tokenizer_files import tokenizer_files
 
         return result | tokenizer_files(files.metadata)
     folder = files.path if files.path.is_dir() else files.path.parent
     has_folder = bool(files.config) or files.tokenizer is not None
-    for name in _COPIED if has_folder else ():
+    for name in COPIED if has_folder else ():
         if (folder / name).is_file():
             result[name] = _content(folder / name)
     return result
@@ -46,7 +48,7 @@ def folder_files(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, byte
 
 def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a GGUF, except for its quantization."""
-    if files.format is Format.GGUF:
+    if conventions_of(files).describes_itself:
         return {
             key: value
             for key, value in files.metadata.items()
@@ -54,10 +56,10 @@ def gguf_metadata(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any
         }
     architecture = known_architecture(config)
     result = hyperparameters.to_gguf(architecture, config)
-    name = str(config.get("_name_or_path") or "") or files.path.resolve().stem
+    name = str(config.get("_name_or_path") or "") or name_of(files.path)
     result["general.name"] = Path(name).name
     if files.tokenizer is not None:
-        from lbrx.formats.tokenizers import vocabulary
+        from lbrx.files.formats.tokenizers import vocabulary
 
         flat = hyperparameters.flat_config(architecture, config)
         tensors: Mapping[str, Recipe] = files.tensors

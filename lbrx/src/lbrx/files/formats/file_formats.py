@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lbrx.entry_points import Registry
 from lbrx.errors import FormatError
-from lbrx.formats.checks import bad
-from lbrx.formats.containers.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
-from lbrx.formats.descriptor import FLOAT8, Format, ModelFiles, OutgoingInfo
-from lbrx.formats.layout import FileLayout
+from lbrx.files.formats.checks import bad
+from lbrx.files.formats.containers.zip_archive import EMPTY_ZIP_MAGIC, ZIP_MAGIC, member_names
+from lbrx.files.formats.conventions import GGUF, HUGGING_FACE, MLX, Conventions
+from lbrx.files.formats.descriptor import FLOAT8, Format, ModelFiles, OutgoingInfo
+from lbrx.files.formats.layout import FileLayout
 from lbrx.quant.gguf import BY_NAME as GGUF_TYPES
 
 HEAD = 16
@@ -47,6 +49,14 @@ class FileFormat:
     None if the format is not written as a folder."""
     holds: Callable[[str], bool] = lambda encoding: False
     """Whether the format can store a quantized encoding, given by its name in upper case."""
+    conventions: Conventions = HUGGING_FACE
+    """How its files say what is in a model."""
+    has_neighbours: bool = False
+    """Whether config.json and the tokenizer may be beside a file."""
+    claims: Callable[[ModelFiles, Mapping[str, Any]], bool] = lambda files, config: False
+    """Whether a model that was read as another format is of this one, by its config.json."""
+    marks: Callable[[ModelFiles], Mapping[str, Any]] = lambda files: {}
+    """The metadata of weights that are made of a model's, if they do not describe the model."""
 
     @property
     def is_written(self) -> bool:
@@ -58,7 +68,7 @@ class FileFormat:
         return self.shards is not None and (self.layout is None or path.suffix != self.extension)
 
 
-FORMATS: dict[str, FileFormat] = {}
+FORMATS: Registry[FileFormat] = Registry("lbrx.formats")
 """Every format by its name, in the order in which files are compared with them."""
 
 
@@ -75,15 +85,22 @@ def register(format: FileFormat) -> FileFormat:
 def find(name: str) -> FileFormat:
     """The format of a name."""
     if name not in FORMATS:
-        raise FormatError(f"{name!r} is not a file format: give one of {', '.join(FORMATS)}")
+        raise FormatError(
+            f"{name!r} is not a file format: give one of {', '.join(FORMATS.whole())}"
+        )
     return FORMATS[name]
+
+
+def conventions_of(files: ModelFiles) -> Conventions:
+    """The conventions that a model's files follow."""
+    return find(files.format).conventions
 
 
 def detect(path: Path) -> FileFormat:
     """The format of a file by its content; its name does not matter."""
     with path.open("rb") as file:
         head = file.read(HEAD)
-    for format in FORMATS.values():
+    for format in FORMATS.whole().values():
         if format.matches is not None and format.matches(path, head):
             return format
     raise bad(path, _unknown(head))
@@ -99,7 +116,7 @@ def _unknown(head: bytes) -> str:
         return "is a zip file with neither a data.pkl of PyTorch nor an .npy of NumPy"
     if not head:
         return "is empty"
-    known = ", ".join(format.name for format in FORMATS.values() if format.matches)
+    known = ", ".join(format.name for format in FORMATS.whole().values() if format.matches)
     return f"starts with {head[:8]!r}: it is not a file of {known}"
 
 
@@ -124,43 +141,43 @@ def _is_npz(path: Path, head: bytes) -> bool:
 
 
 def _is_onnx(path: Path, head: bytes) -> bool:
-    from lbrx.formats.containers import onnx
+    from lbrx.files.formats.containers import onnx
 
     return bool(head) and onnx.is_model(path)
 
 
 def _read_gguf(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import gguf
+    from lbrx.files.formats.containers import gguf
 
     return gguf.read(path)
 
 
 def _read_pytorch(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import pytorch
+    from lbrx.files.formats.containers import pytorch
 
     return pytorch.read(path)
 
 
 def _read_npz(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import npz
+    from lbrx.files.formats.containers import npz
 
     return npz.read(path)
 
 
 def _read_npy(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import npz
+    from lbrx.files.formats.containers import npz
 
     return npz.read_array(path)
 
 
 def _read_safetensors(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import safetensors
+    from lbrx.files.formats.containers import safetensors
 
     return safetensors.read(path)
 
 
 def _read_onnx(path: Path) -> ModelFiles:
-    from lbrx.formats.containers import onnx
+    from lbrx.files.formats.containers import onnx
 
     return onnx.read(path)
 
@@ -168,7 +185,7 @@ def _read_onnx(path: Path) -> ModelFiles:
 def _gguf_layout(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
 ) -> FileLayout:
-    from lbrx.formats.containers import gguf_writer
+    from lbrx.files.formats.containers import gguf_writer
 
     return gguf_writer.layout(path, tensors, metadata)
 
@@ -176,7 +193,7 @@ def _gguf_layout(
 def _npz_layout(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
 ) -> FileLayout:
-    from lbrx.formats.containers import npz
+    from lbrx.files.formats.containers import npz
 
     return npz.layout(path, tensors, metadata)
 
@@ -184,7 +201,7 @@ def _npz_layout(
 def _safetensors_layout(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any]
 ) -> FileLayout:
-    from lbrx.formats.containers import safetensors
+    from lbrx.files.formats.containers import safetensors
 
     return safetensors.layout(path, tensors, metadata)
 
@@ -192,7 +209,7 @@ def _safetensors_layout(
 def _safetensors_shards(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
-    from lbrx.formats.containers import safetensors
+    from lbrx.files.formats.containers import safetensors
 
     return safetensors.sharded(path, tensors, metadata, limit)
 
@@ -201,6 +218,19 @@ def _mlx_shards(
     path: Path, tensors: Sequence[OutgoingInfo], metadata: Mapping[str, Any], limit: int
 ) -> tuple[dict[str, FileLayout], dict[str, bytes]]:
     return _safetensors_shards(path, tensors, {**metadata, "format": "mlx"}, limit)
+
+
+def _is_mlx(files: ModelFiles, config: Mapping[str, Any]) -> bool:
+    """MLX's files are safetensors; the folder's config.json tells them apart."""
+    if files.format != Format.SAFETENSORS:
+        return False
+    packing = config.get("quantization")
+    is_packed = isinstance(packing, dict) and {"group_size", "bits"} <= packing.keys()
+    return is_packed or files.metadata.get("format") == "mlx"
+
+
+def _safetensors_marks(files: ModelFiles) -> Mapping[str, Any]:
+    return {"format": "pt", **(files.metadata if files.format == Format.SAFETENSORS else {})}
 
 
 _OURS = (
@@ -212,9 +242,18 @@ _OURS = (
         ".gguf",
         _gguf_layout,
         holds=lambda encoding: encoding in GGUF_TYPES,
+        conventions=GGUF,
     ),
-    FileFormat(Format.PYTORCH, _is_pytorch, _read_pytorch, ("*.bin", "*.pth", "*.pt")),
-    FileFormat(Format.NPZ, _is_npz, _read_npz, ("*.npz",), ".npz", _npz_layout),
+    FileFormat(
+        Format.PYTORCH,
+        _is_pytorch,
+        _read_pytorch,
+        ("*.bin", "*.pth", "*.pt"),
+        has_neighbours=True,
+    ),
+    FileFormat(
+        Format.NPZ, _is_npz, _read_npz, ("*.npz",), ".npz", _npz_layout, has_neighbours=True
+    ),
     FileFormat(Format.NPY, lambda path, head: head.startswith(b"\x93NUMPY"), _read_npy),
     # A GGUF of 123 tensors has this byte too, so that is asked first.
     FileFormat(
@@ -226,10 +265,17 @@ _OURS = (
         _safetensors_layout,
         _safetensors_shards,
         holds=lambda encoding: any(encoding == small.name for small in FLOAT8),
+        has_neighbours=True,
+        marks=_safetensors_marks,
     ),
     FileFormat(Format.ONNX, _is_onnx, _read_onnx, ("*.onnx",)),
-    # MLX's files are safetensors; the folder's config.json tells them apart.
-    FileFormat(Format.MLX, shards=_mlx_shards, holds=lambda encoding: encoding.startswith("MLX:")),
+    FileFormat(
+        Format.MLX,
+        shards=_mlx_shards,
+        holds=lambda encoding: encoding.startswith("MLX:"),
+        conventions=MLX,
+        claims=_is_mlx,
+    ),
 )
 for _format in reversed(_OURS):
     register(_format)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import bad, shown
-from lbrx.formats.containers import gguf
-from lbrx.formats.containers.gguf import Cursor
-from lbrx.formats.containers.gguf_constants import MAGIC
-from lbrx.formats.descriptor import FileRange, ModelFiles, TensorInfo
+from lbrx.files.formats.checks import bad, shown
+from lbrx.files.formats.containers import gguf
+from lbrx.files.formats.containers.gguf import Cursor
+from lbrx.files.formats.containers.gguf_constants import MAGIC
+from lbrx.files.formats.descriptor import FileRange, ModelFiles, TensorInfo
 
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 Importance = dict[str, NDArray[np.float32]]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from lbrx.formats.descriptor import Outgoing, OutgoingInfo
-from lbrx.formats.output import write_tensor
+from lbrx.files.formats.descriptor import Outgoing, OutgoingInfo
+from lbrx.files.formats.output import write_tensor
 
 
 class Placed(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from lbrx.errors import FormatError
-from lbrx.formats.descriptor import Outgoing
+from lbrx.files.formats.descriptor import Outgoing
 
 BUFFER = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import bad, brief, shown
-from lbrx.formats.descriptor import Format, ModelFiles
+from lbrx.files.formats.checks import bad, brief, shown
+from lbrx.files.formats.descriptor import ModelFiles
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.mxfp4_checkpoints import is_mxfp4
 
 _REMEDY = (
     "use the checkpoint from which it was quantized, or a GGUF or MLX version of the model, or "
@@ -38,14 +40,16 @@ _KINDS = {kind: re.compile(rf"(?:.*\.)?(?:{names})") for kind, names in _TENSORS
 def check_readable(files: ModelFiles) -> None:
     """Raise FormatError for a quantization that lbrx does not read.
 
-    GGUF's blocks and MLX's `quantization` are read. Of others, either the `quantization_config` of
-    config.json tells, or scales and the like among the tensors.
+    GGUF's blocks, MLX's `quantization` and MXFP4 are read. Of others, either the
+    `quantization_config` of config.json tells, or scales and the like among the tensors.
     """
-    if files.format is Format.GGUF:
+    conventions = conventions_of(files)
+    if conventions.describes_itself:
         return
     check_mlx_settings(files)
-    is_mlx = files.format is Format.MLX and bool(files.config.get("quantization"))
-    if not is_mlx:
+    if is_mxfp4(files.config):
+        return
+    if not (conventions.packs_words and files.config.get("quantization")):
         _check_config(files)
     _check_tensors(files)
 
@@ -83,7 +87,7 @@ def _check_tensors(files: ModelFiles) -> None:
         if last == "input_scale" and weight is not None:
             raise _unread(files, "fp8 with scales", f"tensor {shown(name)}")
         is_packed = weight is not None and not weight.encoding.decoded.is_float
-        if last == "scales" and is_packed and files.format is not Format.MLX:
+        if last == "scales" and is_packed and not conventions_of(files).packs_words:
             problem = (
                 "belongs to quantized weights: open MLX's folder with its config.json, which "
                 f"says how they are packed, or {_REMEDY}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from lbrx.errors import FormatError
-from lbrx.formats import file_formats
-from lbrx.formats.checks import check_path
-from lbrx.formats.containers import huggingface
-from lbrx.formats.descriptor import ModelFiles
+from lbrx.files.formats import file_formats
+from lbrx.files.formats.checks import check_path
+from lbrx.files.formats.containers import huggingface
+from lbrx.files.formats.descriptor import ModelFiles
 
 
 def read(path: str | Path) -> ModelFiles:
@@ -18,13 +18,15 @@ def read(path: str | Path) -> ModelFiles:
     where = Path(path)
     check_path(where)
     if where.is_dir():
-        patterns = [p for format in file_formats.FORMATS.values() for p in format.patterns]
+        patterns = [p for format in file_formats.FORMATS.whole().values() for p in format.patterns]
         return huggingface.read_folder(where, read_file, patterns)
     if not where.is_file():
         raise FormatError(f"{where}: {_what_it_is(where)}")
     if where.name.endswith(".index.json"):
-        return huggingface.read_index(where, read_file)
-    return read_file(where)
+        return huggingface.with_neighbours(huggingface.read_index(where, read_file))
+    files = read_file(where)
+    alone = not file_formats.find(files.format).has_neighbours
+    return files if alone else huggingface.with_neighbours(files)
 
 
 def _what_it_is(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 A recipe has a name, an encoding and a shape like a stored tensor, and names its sources. Except for
 `ShiftedTensor` and `ComputedTensor`, recipes only move whole rows, so quantized blocks are copied
-unchanged. `tensor/recipe_arrays.py` turns recipes into arrays; nothing is read here.
+unchanged. `files/stored/recipe_arrays.py` turns recipes into arrays; nothing is read here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.formats.descriptor import Encoding, ModelFiles, TensorInfo, plain
-from lbrx.shape import Shape
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.files.formats.descriptor import Encoding, ModelFiles, TensorInfo, plain
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,15 @@ class RoundingFunction(TensorFunction, Protocol):
         """What `__call__` gives, in another type."""
 
 
+class Nesting(NamedTuple):
+    """The computed tensors in a recipe, itself included."""
+
+    total: int
+    """How many are computed: one that is used twice is computed twice."""
+    depth: int
+    """How many are inside each other."""
+
+
 @dataclass(frozen=True)
 class ComputedTensor:
     """A tensor that a function computes from others, of any shapes: a merged tensor."""
@@ -165,6 +175,12 @@ class ComputedTensor:
     """Plain elements of a type: that of the result."""
     shape: Shape
     function: TensorFunction
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        inside = [nesting_of(source) for source in self.sources]
+        total = 1 + sum(one.total for one in inside)
+        return Nesting(total, 1 + max((one.depth for one in inside), default=0))
 
     def __hash__(self) -> int:
         """Names tell most recipes apart, in less time than all that they are made of."""
@@ -201,20 +217,41 @@ def renamed(recipe: Recipe, name: str) -> Recipe:
     return recipe if recipe.name == name else replace(recipe, name=name)
 
 
-def stored(recipe: Recipe) -> Iterator[TensorInfo]:
-    """The stored tensors that a recipe is made of."""
+def sources_of(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The recipes that a recipe names. None for stored tensors."""
     match recipe:
         case TensorInfo():
-            yield recipe
-        case (
-            ReorderedHeads(source=source) | StackEntry(source=source) | ShiftedTensor(source=source)
-        ):
-            yield from stored(source)
+            return ()
         case TensorStack(sources=sources) | ComputedTensor(sources=sources):
-            for source in sources:
-                yield from stored(source)
+            return sources
         case MlxWeight():
-            yield from recipe.parts.values()
+            return tuple(recipe.parts.values())
+        case _:
+            return (recipe.source,)
+
+
+def stored(recipe: Recipe) -> Iterator[TensorInfo]:
+    """The stored tensors that a recipe is made of."""
+    if isinstance(recipe, TensorInfo):
+        yield recipe
+    for source in sources_of(recipe):
+        yield from stored(source)
+
+
+def computed_tensors(recipe: Recipe) -> Iterator[ComputedTensor]:
+    """The computed tensors in a recipe, the outermost first."""
+    if isinstance(recipe, ComputedTensor):
+        yield recipe
+    for source in sources_of(recipe):
+        yield from computed_tensors(source)
+
+
+def nesting_of(recipe: Recipe) -> Nesting:
+    """What `computed_tensors` would give, counted without walking to each."""
+    if isinstance(recipe, ComputedTensor):
+        return recipe.nesting
+    inside = [nesting_of(source) for source in sources_of(recipe)]
+    return Nesting(sum(one.total for one in inside), max((one.depth for one in inside), default=0))
 
 
 def nbytes_of(recipe: Recipe) -> int:

@@ -14,16 +14,25 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lbrx import env
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_HEADER
+from lbrx.extras import install
+from lbrx.files.formats.checks import MAX_HEADER
 
 _CHUNK = 64 << 20  # bytes of one request
+_MOST_SHOWN = 200  # characters of a host's error
 _BESIDE = (".json", ".jinja", ".model", ".txt")
+# Hosts that a URL alone names. fsspec has more schemes, such as archives in other files and caches,
+# which need arguments, or read other URLs and files than the one that is given.
+_SCHEMES = (
+    *("abfs", "abfss", "adl", "az", "file", "ftp", "gcs", "gs", "hdfs", "http", "https", "memory"),
+    *("oci", "oss", "s3", "s3a", "sftp", "smb", "ssh", "webhdfs"),
+)
 _WEIGHTS = (".safetensors", ".gguf", ".npz", ".bin")  # the first kind that a folder has is used
 
 
@@ -59,17 +68,19 @@ def mirrored(url: str) -> Path:
     Raises FormatError if the URL cannot be read or has no model.
     """
     system, root = _opened(url)
-    try:
+    with _host_errors(url):
         found = system.info(root)
         entries = [found] if found["type"] == "file" else system.ls(root, detail=True)
-    except (OSError, ValueError) as problem:
-        raise FormatError(f"{url} cannot be read: {problem}: give the URL of a model") from problem
     every = [one for one in entries if one["type"] == "file"]
     groups = ([one for one in every if one["name"].endswith(end)] for end in _WEIGHTS)
     weights = next(filter(None, groups), [])
     files = weights + [one for one in every if one["name"].endswith(_BESIDE)]
     if not weights:
         raise FormatError(f"{url} has no files of a model: give the URL of its folder or file")
+    for one in files:
+        if not isinstance(one.get("size"), int):
+            problem = f"its host does not say the size of {one['name']}"
+            raise FormatError(f"{url}: {problem}: download the model, and give the local path")
     version = _version(system, files)
     remotes = [
         RemoteFile(system.unstrip_protocol(one["name"]), int(one["size"]), version) for one in files
@@ -82,18 +93,30 @@ def mirrored(url: str) -> Path:
 
 
 def _opened(url: str) -> tuple[Any, str]:
+    scheme = url.partition("://")[0]
+    if scheme not in _SCHEMES or "::" in url:  # which joins schemes
+        remedy = f"give a local path, or a URL of one of {', '.join(_SCHEMES)}"
+        raise FormatError(f"{url}: no models are read from such URLs: {remedy}")
     try:
         import fsspec  # type: ignore[import-untyped,unused-ignore]
     except ModuleNotFoundError:
-        problem = "models at URLs need fsspec: pip install 'lbrx[remote]'"
+        problem = f"models at URLs need fsspec: {install('remote')}"
         raise FormatError(f"{url}: {problem}, or give a local path") from None
-    try:
+    with _host_errors(url):
         system, root = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as problem:
-        raise FormatError(
-            f"{url} cannot be read: {problem}: install the package it needs"
-        ) from None
     return system, root
+
+
+@contextmanager
+def _host_errors(url: str) -> Iterator[None]:
+    """Turn what fsspec's file systems raise into FormatError: each has errors of its own."""
+    try:
+        yield
+    except Exception as problem:
+        reason = " ".join(str(problem).split())[:_MOST_SHOWN] or type(problem).__name__
+        is_missing = isinstance(problem, ImportError)
+        remedy = "install the package it needs" if is_missing else "give the URL of a model"
+        raise FormatError(f"{url} cannot be read: {reason}: {remedy}") from None
 
 
 def _version(system: Any, files: Iterable[dict[str, Any]]) -> str:
@@ -188,7 +211,8 @@ def _fetch(remote: RemoteFile, offset: int, nbytes: int) -> None:
     try:
         for start in range(offset, offset + nbytes, _CHUNK):
             end = min(start + _CHUNK, offset + nbytes)
-            data = system.cat_file(name, start=start, end=end)
+            with _host_errors(remote.url):
+                data = system.cat_file(name, start=start, end=end)
             if len(data) != end - start:
                 raise FormatError(
                     f"{remote.url} gave {len(data):,} of {end - start:,} bytes: it has changed, or "

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.errors import FormatError
-from lbrx.formats import architecture_tables
-from lbrx.formats.architecture_tables import (
+from lbrx.files.formats import architecture_tables
+from lbrx.files.formats.architecture_tables import (
     ARCHITECTURES,
     Architecture,
     NameRule,
     hyperparameters,
     rope_scaling,
 )
-from lbrx.formats.checks import bad, brief, shown
-from lbrx.formats.containers import mlx
-from lbrx.formats.descriptor import Format, Inline, ModelFiles, TensorInfo, plain
-from lbrx.formats.quantized_checkpoints import check_readable
-from lbrx.formats.recipe import (
+from lbrx.files.formats.checks import bad, brief, shown
+from lbrx.files.formats.containers import mlx
+from lbrx.files.formats.descriptor import Inline, ModelFiles, TensorInfo, plain
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.mxfp4_checkpoints import is_mxfp4
+from lbrx.files.formats.quantized_checkpoints import check_readable
+from lbrx.files.formats.recipe import (
     ComputedModel,
     Recipe,
     ReorderedHeads,
@@ -44,24 +47,27 @@ _GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.[0-9]+\.attn
 _HUGGINGFACE_ONLY = re.compile(r".*\.rotary_emb\.inv_freq")
 _LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.language_model\.)")
 _OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
-# MLX stacks experts under other names.
-_MLX_EXPERTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
-_IN_MLX = {ours: theirs for theirs, ours in _MLX_EXPERTS.items()}
-_EXPERT = re.compile(r"(.*\.block_sparse_moe)\.experts\.([0-9]{1,6})\.(w[123])\.(.*)")
-_MLX_STACK = re.compile(r"(.*\.block_sparse_moe)\.switch_mlp\.(gate_proj|down_proj|up_proj)\.(.*)")
+# MLX stacks experts, and calls Mixtral's like those of others.
+_MIXTRAL = "block_sparse_moe"
+_OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+_IN_MLX = {ours: theirs for theirs, ours in _OF_MIXTRAL.items()}
+_EXPERT = re.compile(
+    r"(.*\.(?:block_sparse_moe|mlp))\.experts\.([0-9]{1,6})\.(w[123]|\w+_proj)\.(.*)"
+)
+_MLX_STACK = re.compile(
+    r"(.*\.(?:block_sparse_moe|mlp))\.switch_mlp\.(gate_proj|down_proj|up_proj)\.(.*)"
+)
 
 
 def config_of(files: ModelFiles) -> Mapping[str, Any]:
     """The config.json, or for a GGUF of a known architecture the one made from its metadata."""
-    if files.format is not Format.GGUF or files.config:
-        return files.config
-    architecture = architecture_tables.of_gguf(files.metadata)
-    return hyperparameters.to_config(architecture, files) if architecture else {}
+    return conventions_of(files).config(files)
 
 
 def without_packing(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json without MLX's packing settings."""
-    dropped = _PACKING if files.format is Format.MLX else ()
+    is_packed = conventions_of(files).packs_words or is_mxfp4(config)
+    dropped = _PACKING if is_packed else ()
     return {key: value for key, value in config.items() if key not in dropped}
 
 
@@ -73,14 +79,16 @@ def to_huggingface(files: ModelFiles) -> dict[str, Recipe]:
     if isinstance(files, ComputedModel):
         return dict(files.recipes)
     check_readable(files)
-    if files.format is Format.GGUF:
-        return _from_gguf(files)
-    if files.format is Format.MLX:
-        return _without_stacks(mlx.packed_weights(files))
-    return dict(files.tensors)
+    return conventions_of(files).tensors(files)
 
 
-def _from_gguf(files: ModelFiles) -> dict[str, Recipe]:
+def from_mlx(files: ModelFiles) -> dict[str, Recipe]:
+    """From MLX's tensors to Hugging Face's: experts one by one."""
+    return _without_stacks(mlx.packed_weights(files))
+
+
+def from_gguf(files: ModelFiles) -> dict[str, Recipe]:
+    """From GGUF's names and layout to Hugging Face's."""
     architecture = architecture_tables.of_gguf(files.metadata)
     if architecture is None:
         name = files.metadata.get("general.architecture")
@@ -122,6 +130,8 @@ def _towards_huggingface(
         names = [f"{rule.huggingface.format(**numbers, expert=e)}.{kind}" for e in _experts(info)]
         return [StackEntry(name, info, e) for e, name in enumerate(names)]
     name = f"{rule.huggingface.format(**numbers)}.{kind}"
+    if rule.row and kind == "weight" and len(info.shape) == 1:
+        return [replace(info, name=name, shape=(1, *info.shape), strides=None)]
     if rule.heads:
         return [_in_heads(name, info, config, rule.heads, pairs=False)]
     if rule.shift:
@@ -174,8 +184,9 @@ def _without_stacks(tensors: Mapping[str, Recipe]) -> dict[str, Recipe]:
         if not found:
             result[name] = recipe
             continue
+        part = _OF_MIXTRAL[found[2]] if found[1].endswith(_MIXTRAL) else found[2]
         for expert in _experts(recipe):
-            own = f"{found[1]}.experts.{expert}.{_MLX_EXPERTS[found[2]]}.{found[3]}"
+            own = f"{found[1]}.experts.{expert}.{part}.{found[3]}"
             result[own] = StackEntry(own, recipe, expert)
     return result
 
@@ -190,7 +201,8 @@ def to_mlx(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str
     for tensor in _named_by(architecture, tensors, config):
         found = _EXPERT.fullmatch(tensor.name)
         if found:
-            stack = f"{prefix}{found[1]}.switch_mlp.{_IN_MLX[found[3]]}.{found[4]}"
+            part = _IN_MLX.get(found[3], found[3])
+            stack = f"{prefix}{found[1]}.switch_mlp.{part}.{found[4]}"
             experts.setdefault(stack, {})[int(found[2])] = tensor.recipe
         else:
             name = prefix + tensor.name
@@ -301,7 +313,12 @@ def _stacked(name: str, parts: Mapping[int, Recipe]) -> Recipe:
     if sorted(parts) != list(range(len(parts))):
         found = f"of the experts of {name} the file has only {sorted(parts)[:20]}"
         raise _unfit(next(iter(parts.values())), found)
-    sources = tuple(parts[expert] for expert in range(len(parts)))
+    return stack_of(name, [parts[expert] for expert in range(len(parts))])
+
+
+def stack_of(name: str, parts: Sequence[Recipe]) -> Recipe:
+    """The matrices of experts in one tensor: the stored one if they are the parts of one."""
+    sources = tuple(parts)
     if any((s.shape, s.encoding) != (sources[0].shape, sources[0].encoding) for s in sources):
         raise _unfit(sources[0], "the experts of its layer differ in shape or type")
     whole = _whole_stack(sources)

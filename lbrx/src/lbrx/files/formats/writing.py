@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_BYTES, bad, check_name, check_path
-from lbrx.formats.descriptor import Outgoing, OutgoingInfo
-from lbrx.formats.file_formats import FORMATS, FileFormat
-from lbrx.formats.layout import FileLayout, write_file
-from lbrx.formats.output import BUFFER, filling, replacing
+from lbrx.files.formats.checks import MAX_BYTES, bad, check_name, check_path
+from lbrx.files.formats.descriptor import Outgoing, OutgoingInfo
+from lbrx.files.formats.file_formats import FORMATS, FileFormat
+from lbrx.files.formats.layout import FileLayout, write_file
+from lbrx.files.formats.output import BUFFER, filling, replacing
 
 DEFAULT_SHARD = 5 * 10**9
 # Files of an earlier model in the same folder, which readers would take for this one's.
@@ -23,12 +23,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", re.IGNORECASE)
 
 def extensions() -> dict[str, FileFormat]:
     """The formats that are written as files, by the end of a path that stands for them."""
-    return {format.extension: format for format in FORMATS.values() if format.layout is not None}
+    return {
+        format.extension: format for format in FORMATS.whole().values() if format.layout is not None
+    }
 
 
 def writable() -> list[str]:
     """The names of the formats that are written."""
-    return [format.name for format in FORMATS.values() if format.is_written]
+    return [format.name for format in FORMATS.whole().values() if format.is_written]
 
 
 def format_for(path: Path, format: str | None) -> FileFormat:

@@ -10,18 +10,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.shape import Shape
+from lbrx.arrays.storage import Array, LazyStorage, ViewStorage
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.formats.recipe import ComputedTensor
-from lbrx.shape import Shape
-from lbrx.storage import Array, LazyStorage, ViewStorage
-from lbrx.tensor import derived
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import from_numpy
-from lbrx.tensor.derived import RowIndex, RowStorage
-from lbrx.tensor.placement import default_device
+from lbrx.files.formats.recipe import ComputedTensor
+from lbrx.tensors import derived
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import from_numpy
+from lbrx.tensors.derived import RowIndex, RowStorage
+from lbrx.tensors.placement import default_device
 
 IN_FLIGHT = 1 << 24  # elements
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import formats
+from lbrx.arrays.storage import Array, PackedStorage
 from lbrx.errors import DtypeError, ShapeError
-from lbrx.formats import ENCODINGS, FileFormat, Format, Outgoing, plain
-from lbrx.formats.descriptor import Chunk
-from lbrx.formats.packaged_models import target_path
-from lbrx.formats.recipe import Recipe
-from lbrx.storage import Array, PackedStorage
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.derived import packed_rows
-from lbrx.tensor.operands import array_of
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.files import formats
+from lbrx.files.formats import ENCODINGS, FileFormat, Outgoing, plain
+from lbrx.files.formats.descriptor import Chunk
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.files.stored.stored_model import StoredModel
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.derived import packed_rows
+from lbrx.tensors.operands import array_of
 
 _CHUNK = 16 << 20
 
@@ -39,13 +39,10 @@ def load(path: str | PathLike[str], device: str | None = None) -> dict[str, Tens
         lbrx.open_model("a.safetensors").metadata["author"]
     """
     files = formats.read(fspath(path))
-    recipes: Mapping[str, Recipe] = files.tensors
-    if files.format is Format.MLX and files.config.get("quantization"):
-        from lbrx.formats.containers import mlx
-
-        recipes = mlx.packed_weights(files)
-    found = dict(StoredModel(files, recipes))
-    return found if device is None else {n: x.to_device(device) for n, x in found.items()}
+    packed = files.config.get("quantization")
+    recipes = conventions_of(files).whole(files) if packed else files.tensors
+    tensors = dict(StoredModel(files, recipes))
+    return tensors if device is None else {n: x.to_device(device) for n, x in tensors.items()}
 
 
 def save(
@@ -71,8 +68,8 @@ def save(
     model opened from disk is written in bounded memory. Raises `FormatError` for what the format
     cannot store.
     """
-    from lbrx.formats import writing
-    from lbrx.formats.containers import mlx
+    from lbrx.files.formats import writing
+    from lbrx.files.formats.containers import mlx
 
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors is {type(tensors).__name__}: give a mapping of names to tensors")

@@ -1,4 +1,4 @@
-"""Recipes as arrays: the only place that interprets `formats/recipe.py`.
+"""Recipes as arrays: the only place that interprets `files/formats/recipe.py`.
 
 The arrays are lazy, so both users read what they need: tensors read all of it at the first use,
 and conversion reads ranges of rows (`derived.read_rows`).
@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import shape as sh
-from lbrx.formats import Deflated, FileRange, TensorInfo
-from lbrx.formats.containers.zip_archive import inflate
-from lbrx.formats.recipe import (
+from lbrx.arrays import dtype as dt
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Layout
+from lbrx.arrays.storage import Array, CpuStorage, LazyStorage, MmapStorage, Storage, ViewStorage
+from lbrx.files.formats import Deflated, FileRange, TensorInfo
+from lbrx.files.formats.containers.zip_archive import inflate
+from lbrx.files.formats.recipe import (
     ComputedTensor,
     MlxWeight,
     Recipe,
@@ -24,11 +26,9 @@ from lbrx.formats.recipe import (
     StackEntry,
     TensorStack,
 )
-from lbrx.formats.remote_files import ensure, local_path
-from lbrx.shape import Layout
-from lbrx.storage import Array, CpuStorage, LazyStorage, MmapStorage, Storage, ViewStorage
-from lbrx.tensor import derived
-from lbrx.tensor.computed_arrays import computed
+from lbrx.files.formats.remote_files import ensure, local_path
+from lbrx.files.stored.computed_arrays import computed
+from lbrx.tensors import derived
 
 
 class RecipeArrays:

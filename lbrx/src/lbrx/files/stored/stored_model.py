@@ -8,12 +8,12 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from lbrx import formats
-from lbrx.formats import Inline, ModelFiles, translate
-from lbrx.formats.recipe import Recipe, stored
-from lbrx.storage import PackedStorage
-from lbrx.tensor.core import Metadata, Tensor
-from lbrx.tensor.recipe_arrays import RecipeArrays
+from lbrx.arrays.storage import PackedStorage
+from lbrx.files import formats
+from lbrx.files.formats import Inline, ModelFiles, translate
+from lbrx.files.formats.recipe import Recipe, stored
+from lbrx.files.stored.recipe_arrays import RecipeArrays
+from lbrx.tensors.core import Metadata, Tensor
 
 
 def open_model(path: str | PathLike[str]) -> StoredModel:
@@ -46,7 +46,10 @@ class StoredModel(Mapping[str, Tensor]):
         self._arrays = RecipeArrays() if arrays is None else arrays
 
     def __getitem__(self, name: str) -> Tensor:
-        recipe = self.recipes[name]
+        return self.made(self.recipes[name], name)
+
+    def made(self, recipe: Recipe, name: str) -> Tensor:
+        """The tensor that a recipe makes of these files."""
         array = self._arrays.array(recipe)
         packing = array.storage.scheme if isinstance(array.storage, PackedStorage) else None
         return Tensor(array, Metadata(name, self._origin(recipe), packing))

@@ -1,6 +1,6 @@
 """Gemma 2: four norms in each layer. The model multiplies by 1 + weight, which GGUF stores."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     HEAD_SIZES,
     MLP,
     SIZES,

@@ -1,7 +1,7 @@
 """Gemma 3, text: Gemma 2 with norms on the heads of queries and keys, and two RoPE bases."""
 
-from lbrx.formats.architecture_tables.gemma2 import CAPS, GEMMA_NORMS
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.gemma2 import CAPS, GEMMA_NORMS
+from lbrx.files.formats.architecture_tables.table import (
     HEAD_SIZES,
     MLP,
     SIZES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,29 +10,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
-from lbrx.formats.architecture_tables import Architecture, rope_scaling
-from lbrx.formats.checks import bad, brief
-from lbrx.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
+from lbrx.files.formats.architecture_tables import Architecture, rope_scaling
+from lbrx.files.formats.checks import bad, finite
+from lbrx.files.formats.descriptor import FileRange, Inline, ModelFiles, TensorInfo
 
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _GGUF_TOKENS = {"pad_token_id": "padding_token_id"}
 _REALS = (
     *("rms_norm_eps", "rope_theta", "rope_local_base_freq"),
     *("attn_logit_softcapping", "final_logit_softcapping"),
+    *("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"),
+    *("logit_scale", "layer_norm_eps", "norm_epsilon"),
 )
+_FLAGS = ("norm_topk_prob",)
 _ROTARY = ("rope_theta", "partial_rotary_factor")  # at one of two places in config.json
 _ORIGINAL = "original_max_position_embeddings"
+_CONTEXT = "max_position_embeddings"
 _NEAR = "attention.sliding_window_pattern"
 _MAX_FACTORS = 1 << 20
 _MAX_LAYERS = 1 << 16
-_LARGEST = float(np.finfo(np.float32).max)
 _ACTIVATIONS = ("hidden_act", "hidden_activation")
 _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 
 
-def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The language model's settings with defaults, taken out of a multimodal model's
-    config.json."""
+# Other keys of config.json for the same setting. The first one that it has counts.
+_OTHER_KEYS = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer",),
+    "num_attention_heads": ("n_head", "num_heads"),
+    "max_position_embeddings": ("n_positions",),
+    "intermediate_size": ("n_inner",),
+    "hidden_act": ("activation_function",),
+    "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "num_local_experts": ("num_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts": ("num_local_experts",),
+}
+
+
+def flat_config(architecture: Architecture | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings under usual keys and with defaults, taken out of a multimodal
+    model's config.json."""
     inner = config.get("text_config")
     merged = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
     match merged.get("rope_parameters"):
@@ -40,8 +58,13 @@ def flat_config(architecture: Architecture, config: Mapping[str, Any]) -> dict[s
     turned = merged.get("rope_parameters")
     if isinstance(turned, Mapping):
         merged |= {key: turned[key] for key in _ROTARY if turned.get(key) is not None}
-    constants = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
-    merged = {**architecture.defaults, **constants, **merged}
+    for key, others in _OTHER_KEYS.items():
+        found = next((merged[other] for other in others if merged.get(other) is not None), None)
+        if found is not None:
+            merged.setdefault(key, found)
+    if architecture is not None:
+        kept = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
+        merged = {**architecture.defaults, **kept, **merged}
     if merged.get("num_key_value_heads") is None and "num_attention_heads" in merged:
         merged["num_key_value_heads"] = merged["num_attention_heads"]
     return merged
@@ -54,7 +77,9 @@ def to_gguf(architecture: Architecture, config: Mapping[str, Any]) -> dict[str, 
     result: dict[str, Any] = {"general.architecture": prefix, "general.type": "model"}
     for setting in architecture.settings:
         key = f"{prefix}.{setting.gguf}"
-        if flat.get(setting.huggingface) is not None:
+        if setting.huggingface in _FLAGS and isinstance(flat.get(setting.huggingface), bool):
+            result[key] = flat[setting.huggingface]
+        elif flat.get(setting.huggingface) is not None:
             kind = float if setting.huggingface in _REALS else int
             result[key] = rope_scaling.number(flat, setting.huggingface, kind)
             if setting.huggingface == "num_hidden_layers" and result[key] > _MAX_LAYERS:
@@ -113,9 +138,13 @@ def unsaid(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
     held = {setting.huggingface for setting in architecture.settings}
     usual = architecture.constants
     lost = [n for n in _ACTIVATIONS if n in usual and flat.get(n) not in (None, usual[n])]
-    window, context = flat.get("sliding_window"), flat.get("max_position_embeddings")
-    if window and "sliding_window" not in held and flat.get("use_sliding_window") is not False:
-        lost += ["sliding_window"] if not context or window < context else []
+    # llama.cpp does not read GGUF's key for it.
+    lost += [n for n in _FLAGS if n in usual and bool(flat.get(n)) != usual[n]]
+    if flat.get("sliding_window") and "sliding_window" not in held:
+        window = rope_scaling.number(flat, "sliding_window", int)
+        is_used = flat.get("use_sliding_window") is not False
+        context = rope_scaling.number({_CONTEXT: window + 1, **flat}, _CONTEXT, int)
+        lost += ["sliding_window"] if is_used and window < context else []
     if flat.get("query_pre_attn_scalar") not in (None, _scaled_by(architecture, flat)):
         lost.append("query_pre_attn_scalar")
     every, turned = usual.get("no_rope_layer_interval"), flat.get("no_rope_layers")
@@ -145,10 +174,12 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
         "model_type": architecture.model_type,
     }
     for setting in architecture.settings:
-        value = _number(files, f"{prefix}.{setting.gguf}")
+        key = f"{prefix}.{setting.gguf}"
+        flag = files.metadata.get(key) if setting.huggingface in _FLAGS else None
+        value = flag if isinstance(flag, bool) else _number(files, key)
         if value is not None and value != setting.absent:
             config[setting.huggingface] = _shortest(value)
-    config |= architecture.constants
+    config = {**architecture.constants, **config}
     embedding = files.tensors.get("token_embd.weight")
     if embedding is not None and len(embedding.shape) == 2:
         config["vocab_size"] = embedding.shape[0]
@@ -166,14 +197,12 @@ def to_config(architecture: Architecture, files: ModelFiles) -> dict[str, Any]:
 
 
 def _number(files: ModelFiles, key: str) -> float | None:
-    """A number of a GGUF's metadata; None where it is missing, or an array with one for each layer.
-    Raises FormatError for one that float32 cannot hold, and for text."""
+    """A number of a GGUF's metadata; None where it is missing, or an array with one for each
+    layer."""
     value = files.metadata.get(key)
     if value is None or (isinstance(value, Sequence) and not isinstance(value, str)):
         return None
-    if not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
-        raise bad(files.path, f"{brief(value)} is not a number", field=f"metadata {key!r}")
-    return value
+    return finite(value, f"{files.path}: metadata {key!r}")
 
 
 def _shortest(value: float) -> float:
@@ -235,13 +264,18 @@ def _add_longrope(config: dict[str, Any], files: ModelFiles, prefix: str) -> Non
 
 
 def _floats(files: ModelFiles, info: TensorInfo) -> NDArray[Any]:
-    """The values of a small float32 tensor."""
+    """The factors in a small float32 tensor. Raises FormatError for one that is not positive."""
     source = info.source
     if info.encoding.name != "F32" or info.size > _MAX_FACTORS or info.strides is not None:
         raise FormatError(f"{files.path}: tensor {info.name!r}: is not a short list of F32")
     if isinstance(source, Inline):
-        return np.frombuffer(source.data, np.float32)
-    assert isinstance(source, FileRange)
-    with source.file.open("rb") as file:
-        file.seek(source.offset)
-        return np.frombuffer(file.read(source.nbytes), np.float32)
+        data = source.data
+    else:
+        assert isinstance(source, FileRange)
+        with source.file.open("rb") as file:
+            file.seek(source.offset)
+            data = file.read(source.nbytes)
+    factors = np.frombuffer(data, np.float32)
+    if wrong := [value for value in factors.tolist() if not 0 < value < math.inf]:
+        raise bad(files.path, f"{wrong[0]} is not a positive number", tensor=info.name)
+    return factors

@@ -1,6 +1,6 @@
 """Llama 1 to 3, and models of the same architecture: SmolLM, TinyLlama, Yi."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     HEAD_SIZES,
     MLP,
     NORMS,

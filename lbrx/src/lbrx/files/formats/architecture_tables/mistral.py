@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from lbrx.formats.architecture_tables import llama
-from lbrx.formats.architecture_tables.table import register
+from lbrx.files.formats.architecture_tables import llama
+from lbrx.files.formats.architecture_tables.table import register
 
 ARCHITECTURE = register(
     replace(llama.ARCHITECTURE, model_type="mistral", class_name="MistralForCausalLM")

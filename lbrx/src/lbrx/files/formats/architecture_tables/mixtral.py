@@ -1,6 +1,6 @@
 """Mixtral: Llama's attention, and experts that GGUF stacks."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     HEAD_SIZES,
     NORMS,
     SIZES,

@@ -1,6 +1,6 @@
 """Phi 3 and 4: queries, keys and values in one matrix, gate and up in another, in both families."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     NORMS,
     SIZES,
     Architecture,

@@ -1,6 +1,6 @@
 """Qwen 2 and 2.5: biases on queries, keys and values; GGUF does not reorder rows."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     MLP,
     NORMS,
     SIZES,

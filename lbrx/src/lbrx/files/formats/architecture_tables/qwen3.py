@@ -1,6 +1,6 @@
 """Qwen 3: norms on the heads of queries and keys, and a separate setting for the head size."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     HEAD_NORMS,
     HEAD_SIZES,
     MLP,

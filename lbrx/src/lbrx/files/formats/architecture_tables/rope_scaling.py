@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import brief
+from lbrx.files.formats.checks import brief
 
 _MAX_HEAD = 1 << 16
 _ORIGINAL = "original_max_position_embeddings"
@@ -38,9 +38,10 @@ Number = TypeVar("Number", int, float)
 
 
 def number(settings: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
-    """A positive number from config.json. Raises FormatError for anything else."""
+    """A positive number from config.json, of a size that formulas can take. Raises FormatError for
+    anything else."""
     value = settings.get(key)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-36 < value < 1e18:
         converted = kind(value)
         if converted > 0:
             return converted
@@ -103,10 +104,12 @@ def long_factors(config: Mapping[str, Any]) -> dict[str, Factors]:
     scaling = scaling_of(config)
     result = {}
     for name in ("long", "short"):
-        factors = scaling.get(f"{name}_factor")
-        if not isinstance(factors, list) or not all(isinstance(f, (int, float)) for f in factors):
-            raise FormatError(f"config.json: rope_scaling: {name}_factor is not a list of numbers")
-        result[f"rope_factors_{name}.weight"] = np.asarray(factors, np.float32)
+        key = f"{name}_factor"
+        factors = scaling.get(key)
+        if not isinstance(factors, list):
+            raise FormatError(f"config.json: rope_scaling: {key} is not a list of numbers")
+        checked = [number({key: factor}, key, float) for factor in factors]
+        result[f"rope_factors_{name}.weight"] = np.asarray(checked, np.float32)
     return result
 
 

@@ -1,6 +1,6 @@
 """SmolLM 3: Llama in which every fourth layer has no RoPE."""
 
-from lbrx.formats.architecture_tables.table import (
+from lbrx.files.formats.architecture_tables.table import (
     MLP,
     NORMS,
     SIZES,

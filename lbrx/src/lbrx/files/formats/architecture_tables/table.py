@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from lbrx.entry_points import Registry
 from lbrx.errors import FormatError
 
 
@@ -21,6 +22,8 @@ class NameRule:
     """The setting with the number of heads, if GGUF stores their rows in RoPE's pairs."""
     shift: float = 0
     """The constant that GGUF's values have added to Hugging Face's."""
+    row: bool = False
+    """Whether llama.cpp stores the one row of this matrix as a vector."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Architecture:
     window. 0 if all layers are alike."""
 
 
-ARCHITECTURES: dict[str, Architecture] = {}
+ARCHITECTURES: Registry[Architecture] = Registry("lbrx.architecture_tables")
 """Every architecture by its model type."""
 
 
@@ -100,9 +103,21 @@ def attention(in_pairs: bool) -> tuple[NameRule, ...]:
     )
 
 
+def experts(module: str) -> tuple[NameRule, ...]:
+    """The matrices of experts."""
+    return tuple(
+        layer(f"{module}.experts.{{expert}}.{part}_proj", f"ffn_{part}_exps")
+        for part in ("gate", "up", "down")
+    )
+
+
 NORMS = (
     layer("input_layernorm", "attn_norm"),
     layer("post_attention_layernorm", "ffn_norm"),
+)
+NORMS_AFTER = (
+    layer("post_attention_layernorm", "post_attention_norm"),
+    layer("post_feedforward_layernorm", "post_ffw_norm"),
 )
 HEAD_NORMS = (layer("self_attn.q_norm", "attn_q_norm"), layer("self_attn.k_norm", "attn_k_norm"))
 MLP = (
@@ -120,6 +135,7 @@ SIZES = (
     Setting("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     Setting("rope_theta", "rope.freq_base"),
 )
+LAYER_NORM_SIZES = tuple(each for each in SIZES if each.huggingface != "rms_norm_eps")
 HEAD_SIZES = (
     Setting("head_dim", "attention.key_length"),
     Setting("head_dim", "attention.value_length"),

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from lbrx.arrays.shape import Shape
 from lbrx.errors import FormatError
-from lbrx.formats.checks import (
+from lbrx.files.formats.checks import (
     MAX_BYTES,
     MAX_TENSORS,
     bad,
@@ -27,7 +28,7 @@ from lbrx.formats.checks import (
     checked_shape,
     shown,
 )
-from lbrx.formats.containers.gguf_constants import (
+from lbrx.files.formats.containers.gguf_constants import (
     ARRAY,
     BOOL,
     DEFAULT_ALIGNMENT,
@@ -40,9 +41,15 @@ from lbrx.formats.containers.gguf_constants import (
     U32,
     GgufInteger,
 )
-from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
+from lbrx.files.formats.descriptor import (
+    ENCODINGS,
+    Encoding,
+    FileRange,
+    Format,
+    ModelFiles,
+    TensorInfo,
+)
 from lbrx.quant.gguf import by_id
-from lbrx.shape import Shape
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.formats.checks import bad, brief, check_blocks, shown
-from lbrx.formats.containers.gguf import MetadataArray, alignment_of
-from lbrx.formats.containers.gguf_constants import (
+from lbrx.files.formats.checks import bad, brief, check_blocks, shown
+from lbrx.files.formats.containers.gguf import MetadataArray, alignment_of
+from lbrx.files.formats.containers.gguf_constants import (
     ARRAY,
     BOOL,
     F32,
@@ -28,8 +28,8 @@ from lbrx.formats.containers.gguf_constants import (
     VERSION,
     GgufInteger,
 )
-from lbrx.formats.descriptor import OutgoingInfo
-from lbrx.formats.layout import FileLayout, Placed
+from lbrx.files.formats.descriptor import OutgoingInfo
+from lbrx.files.formats.layout import FileLayout, Placed
 from lbrx.quant.gguf import BY_NAME
 
 # Readers require these types; other integers are U32 where they fit.

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import bad, is_file_name, read_json, shown
-from lbrx.formats.descriptor import Format, ModelFiles, TensorInfo
+from lbrx.errors import FormatError
+from lbrx.files.formats import file_formats
+from lbrx.files.formats.checks import bad, is_file_name, read_json, shown
+from lbrx.files.formats.descriptor import ModelFiles, TensorInfo
 
 Reader = Callable[[Path], ModelFiles]
 
@@ -27,9 +29,25 @@ def read_folder(folder: Path, read_file: Reader, patterns: Sequence[str]) -> Mod
     """Describe the model in a folder; `patterns` are the names that weights of any format have."""
     files = _weights(folder, read_file, dict.fromkeys([*_WEIGHTS, *patterns]))
     config = _optional_json(folder / "config.json") or files.config
+    return replace(_described(files, folder, config), path=folder)
+
+
+def with_neighbours(files: ModelFiles) -> ModelFiles:
+    """A file of weights, or an index, with the configuration and tokenizer beside it. A config.json
+    that is not a model's does not belong to it."""
+    folder = files.path.parent
+    try:
+        config = _optional_json(folder / "config.json")
+    except (FormatError, OSError):
+        return files
+    if not {"model_type", "architectures"} & config.keys():
+        return files
+    return _described(files, folder, config)
+
+
+def _described(files: ModelFiles, folder: Path, config: Mapping[str, Any]) -> ModelFiles:
     return replace(
         files,
-        path=folder,
         format=_flavour(files, config),
         config=config,
         generation_config=_optional_json(folder / "generation_config.json"),
@@ -38,11 +56,8 @@ def read_folder(folder: Path, read_file: Reader, patterns: Sequence[str]) -> Mod
 
 
 def _flavour(files: ModelFiles, config: Mapping[str, Any]) -> str:
-    if files.format is not Format.SAFETENSORS:
-        return files.format
-    packing = config.get("quantization")
-    is_packed = isinstance(packing, dict) and {"group_size", "bits"} <= packing.keys()
-    return Format.MLX if is_packed or files.metadata.get("format") == "mlx" else files.format
+    formats = file_formats.FORMATS.whole().values()
+    return next((each.name for each in formats if each.claims(files, config)), files.format)
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
@@ -77,7 +92,7 @@ def _joined(folder: Path, paths: list[Path], read_file: Reader) -> ModelFiles:
     tensors = dict(first.tensors)
     for path in paths[1:]:
         part = read_file(path)
-        if part.format is Format.GGUF:
+        if file_formats.conventions_of(part).describes_itself:
             if part.tensors == first.tensors:  # another file of the same split model
                 continue
             raise bad(folder, f"{paths[0].name} and {path.name} are two models: open one of them")

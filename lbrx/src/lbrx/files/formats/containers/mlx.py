@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.formats.checks import bad, brief
-from lbrx.formats.descriptor import ModelFiles, TensorInfo
-from lbrx.formats.quantized_checkpoints import check_mlx_settings
-from lbrx.formats.recipe import MlxWeight, Recipe
+from lbrx.arrays import dtype as dt
+from lbrx.files.formats.checks import bad, brief
+from lbrx.files.formats.descriptor import ModelFiles, TensorInfo
+from lbrx.files.formats.quantized_checkpoints import check_mlx_settings
+from lbrx.files.formats.recipe import MlxWeight, Recipe
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUPS = (16, 32, 64, 128)

@@ -10,18 +10,19 @@ from typing import IO
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.shape import Shape, contiguous_strides
 from lbrx.errors import DtypeError
-from lbrx.formats.checks import bad, check_blocks, checked_shape
-from lbrx.formats.containers.zip_archive import ZipMember, members
-from lbrx.formats.containers.zip_writer import (
+from lbrx.files.formats.checks import bad, check_blocks, checked_shape
+from lbrx.files.formats.containers.zip_archive import ZipMember, members
+from lbrx.files.formats.containers.zip_writer import (
     StoredMember,
     directory,
     directory_size,
     local_header,
     place,
 )
-from lbrx.formats.descriptor import (
+from lbrx.files.formats.descriptor import (
     Encoding,
     Format,
     ModelFiles,
@@ -29,8 +30,7 @@ from lbrx.formats.descriptor import (
     TensorInfo,
     plain,
 )
-from lbrx.formats.layout import FileLayout, Placed
-from lbrx.shape import Shape, contiguous_strides
+from lbrx.files.formats.layout import FileLayout, Placed
 
 NPY_MAGIC = b"\x93NUMPY"
 _MAX_NPY_HEADER = 1 << 12

@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_TENSORS, bad, check_blocks, checked_shape, is_file_name, shown
-from lbrx.formats.containers.protobuf import (
+from lbrx.files.formats.checks import (
+    MAX_TENSORS,
+    bad,
+    check_blocks,
+    checked_shape,
+    is_file_name,
+    shown,
+)
+from lbrx.files.formats.containers.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,
@@ -25,7 +32,7 @@ from lbrx.formats.containers.protobuf import (
     ProtobufMessage,
     signed,
 )
-from lbrx.formats.descriptor import (
+from lbrx.files.formats.descriptor import (
     ENCODINGS,
     Encoding,
     FileRange,

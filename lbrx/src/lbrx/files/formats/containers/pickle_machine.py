@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import bad, shown
+from lbrx.files.formats.checks import bad, shown
 
 MAX_PICKLE = 16 << 20
 _MAX_INSTRUCTIONS = 1 << 19  # those of ten thousand tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from lbrx.formats.checks import bad
+from lbrx.files.formats.checks import bad
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 

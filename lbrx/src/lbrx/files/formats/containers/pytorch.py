@@ -7,17 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import MAX_BYTES, bad, brief, check_name, checked_shape, shown
-from lbrx.formats.containers.pickle_machine import (
+from lbrx.arrays.shape import Shape, contiguous_strides
+from lbrx.files.formats.checks import MAX_BYTES, bad, brief, check_name, checked_shape, shown
+from lbrx.files.formats.containers.pickle_machine import (
     MAX_PICKLE,
     PickledCall,
     PickledName,
     PickledReference,
     PickleMachine,
 )
-from lbrx.formats.containers.zip_archive import ZipMember, members
-from lbrx.formats.descriptor import ENCODINGS, Encoding, FileRange, Format, ModelFiles, TensorInfo
-from lbrx.shape import Shape, contiguous_strides
+from lbrx.files.formats.containers.zip_archive import ZipMember, members
+from lbrx.files.formats.descriptor import (
+    ENCODINGS,
+    Encoding,
+    FileRange,
+    Format,
+    ModelFiles,
+    TensorInfo,
+)
 
 _STORAGES = {
     "DoubleStorage": "F64",

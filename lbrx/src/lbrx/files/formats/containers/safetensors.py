@@ -11,8 +11,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
-from lbrx.formats.checks import MAX_HEADER, bad, check_blocks, checked_shape, parse_json
-from lbrx.formats.descriptor import (
+from lbrx.files.formats.checks import MAX_HEADER, bad, check_blocks, checked_shape, parse_json
+from lbrx.files.formats.descriptor import (
     ENCODINGS,
     Encoding,
     FileRange,
@@ -21,7 +21,7 @@ from lbrx.formats.descriptor import (
     OutgoingInfo,
     TensorInfo,
 )
-from lbrx.formats.layout import FileLayout, Placed
+from lbrx.files.formats.layout import FileLayout, Placed
 
 _LENGTH = 8
 _ALIGNMENT = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
-from lbrx.formats.descriptor import Deflated, FileRange
+from lbrx.files.formats.checks import MAX_HEADER, MAX_TENSORS, bad, shown
+from lbrx.files.formats.descriptor import Deflated, FileRange
 
 ZIP_MAGIC = b"PK\x03\x04"
 # The record at the end of the directory (an empty zip file begins with it), its 64-bit form, and

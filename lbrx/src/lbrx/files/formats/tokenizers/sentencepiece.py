@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lbrx.formats.checks import MAX_HEADER, bad
-from lbrx.formats.containers.protobuf import BYTES, VARINT, ProtobufMessage, signed
+from lbrx.files.formats.checks import MAX_HEADER, bad
+from lbrx.files.formats.containers.protobuf import BYTES, VARINT, ProtobufMessage, signed
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _PIECES, _TRAINING, _NORMALIZER = 1, 2, 3

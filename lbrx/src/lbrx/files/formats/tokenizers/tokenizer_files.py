@@ -8,9 +8,9 @@ from itertools import compress
 from typing import Any, TypeVar
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import brief, shown
-from lbrx.formats.tokenizers import pretokenizers, sentencepiece
-from lbrx.formats.tokenizers.vocabulary import TokenType
+from lbrx.files.formats.checks import brief, shown
+from lbrx.files.formats.tokenizers import pretokenizers, sentencepiece
+from lbrx.files.formats.tokenizers.vocabulary import TokenType
 
 _KEY = "tokenizer.ggml."
 _NAMED_TEMPLATE = "tokenizer.chat_template."

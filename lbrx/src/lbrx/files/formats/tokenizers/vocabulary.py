@@ -12,8 +12,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.checks import bad, brief, read_json
-from lbrx.formats.tokenizers import pretokenizers, sentencepiece
+from lbrx.files.formats.checks import bad, brief, read_json
+from lbrx.files.formats.tokenizers import pretokenizers, sentencepiece
 
 _KEY = "tokenizer.ggml."
 _MAX_TOKENS = 1 << 20

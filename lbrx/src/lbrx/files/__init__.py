@@ -1,0 +1,1 @@
+"""What is in model files, and what tensors are made of it."""

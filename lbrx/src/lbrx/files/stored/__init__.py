@@ -1,0 +1,1 @@
+"""Stored tensors and models: recipes interpreted, models opened, tensors loaded and saved."""
