@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,12 +54,37 @@ def make_model(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path)
                 shapes[name.replace("weight", "bias")] = shapes[name][:1]
         for name, shape in shapes.items():
             values = rng.standard_normal(shape) * (0.3 if len(shape) == 2 else 0.2)
-            values += 1 if "norm" in name and kind not in tiny_models.GEMMA else 0
+            values += (
+                1 if ("norm" in name or ".ln_" in name) and kind not in tiny_models.GEMMA else 0
+            )
             tensors[name] = lbrx.tensor(values.astype(np.float32), device="cpu").astype(dtype)
         folder = tmp_path_factory.mktemp(kind)
         lbrx.save(folder / "model", tensors, format="safetensors", config=config)
         for file in tokenizer_folder.iterdir():
             (folder / "model" / file.name).write_bytes(file.read_bytes())
         return folder / "model"
+
+    return make
+
+
+@pytest.fixture
+def make_adapter(tmp_path: Path) -> Callable[[Path, str], Path]:
+    """`make_adapter(folder, module)`: the folder of a LoRA adapter of one module of a model."""
+
+    def make(folder: Path, module: str) -> Path:
+        rows, columns = lbrx.open_model(folder)[f"{module}.weight"].shape
+        rng = np.random.default_rng(1)
+        factors = {"A": rng.standard_normal((2, columns)), "B": rng.standard_normal((rows, 2))}
+        (tmp_path / "lora").mkdir()
+        lbrx.save(
+            tmp_path / "lora/adapter_model.safetensors",
+            {
+                f"base_model.model.{module}.lora_{part}.weight": factor.astype(np.float32)
+                for part, factor in factors.items()
+            },
+        )
+        settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 1}
+        (tmp_path / "lora/adapter_config.json").write_text(json.dumps(settings))
+        return tmp_path / "lora"
 
     return make

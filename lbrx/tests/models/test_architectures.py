@@ -11,9 +11,10 @@ import pytest
 import reference_model
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import metal
+from lbrx.arrays import dtype as dt
 from lbrx.errors import FormatError
+from lbrx.merging.lora import applied
 from lbrx.models import architectures, engine
 from lbrx.models.architectures import llama
 from lbrx.models.config import read_rope
@@ -26,6 +27,28 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 KINDS: dict[str, dict[str, object]] = {
+    "cohere": {},
+    "cohere2": {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "ernie4_5": {},
+    "exaone4": {},
+    "gemma": {},
+    "glm": {},
+    "glm4": {},
+    "glm4_moe": {},
+    "falcon_h1": {"mamba_d_ssm": 128},
+    "gpt2": {},
+    "gpt_oss": {},
+    "granite": {},
+    "granitemoehybrid": {},
+    "lfm2": {},
+    "mamba2": {"head_dim": 16},
+    "olmo2": {},
+    "olmo3": {"layer_types": ["full_attention", "sliding_attention"], "rope_theta": 500.0},
+    "qwen3_next": {},
+    "seed_oss": {},
+    "starcoder2": {"sliding_window": 5},
     "llama": {},
     "mistral": {"sliding_window": 6},
     "mixtral": {"sliding_window": 6},
@@ -48,6 +71,12 @@ KINDS: dict[str, dict[str, object]] = {
 FAR, NEAR = "full_attention", "sliding_attention"
 # Less common settings of config.json: (architecture, settings, changes to the oracle's settings).
 VARIANTS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "windows and positions in some layers": (
+        "exaone4",
+        {"sliding_window": 5, "layer_types": [FAR, NEAR]},
+        {},
+    ),
+    "biases of queries": ("glm4_moe", {"attention_bias": True}, {}),
     "one expert": ("mixtral", {"num_experts_per_tok": 1}, {}),
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, {}),
     "windows from a layer on": (
@@ -110,7 +139,7 @@ def test_a_network_is_found_by_the_name_of_its_module(kind):
 
 
 def test_a_new_architecture_is_one_network(make_model, monkeypatch):
-    """A folder with Hugging Face's names needs no table in lbrx.formats."""
+    """A folder with Hugging Face's names needs no table in lbrx.files.formats."""
 
     class Scaled(llama.Network):
         def embed(self, tokens):
@@ -201,7 +230,7 @@ def test_settings(name, make_model):
     close(model.engine.all_logits(tokens).numpy(), wanted, 1e-4)
 
 
-NOT_IN_GGUF = {"windows from a layer on"}
+NOT_IN_GGUF = {"windows from a layer on", "biases of queries"}
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS.keys() - NOT_IN_GGUF))
@@ -307,6 +336,19 @@ def test_interleaved_rows_of_a_gguf(make_model, tmp_path):
     assert model.tokenizer.encode("Hello, world! 123") == lbrx.language_model(
         folder
     ).tokenizer.encode("Hello, world! 123")
+
+
+def test_a_gguf_with_an_adapter_of_some_queries(make_model, make_adapter, tmp_path):
+    """An adapter's result has Hugging Face's order of rows, while others are interleaved."""
+    from tiny_models import to_gguf_file
+
+    folder, tokens = make_model("llama"), prompt(9)
+    to_gguf_file(folder, tmp_path / "m.gguf")
+    lora = str(make_adapter(folder, "model.layers.1.self_attn.q_proj"))
+    lbrx.merge(applied(str(folder), lora), tmp_path / "merged", report=False, device="cpu")
+    model = lbrx.merge(applied(str(tmp_path / "m.gguf"), lora))
+    found = lbrx.language_model(model, cache_dtype="float32").engine.all_logits(tokens).numpy()
+    close(found, expected(tmp_path / "merged", tokens), 1e-4)
 
 
 def test_what_the_cache_has_is_not_computed_again(make_model, monkeypatch):

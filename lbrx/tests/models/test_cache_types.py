@@ -8,8 +8,8 @@ import pytest
 import reference_model
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import quant
+from lbrx.arrays import dtype as dt
 from lbrx.models import engine as engines
 from lbrx.models.kv_cache import find_cache_type
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import MappingProxyType
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import lbrx
-from lbrx.models import chat, template_sandbox
+from lbrx.models import chat, template_process
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -82,6 +89,9 @@ def test_the_texts_of_a_content_in_parts():
         ("{{ {'k': 'v'}.keys() | join }}{{ range(3) | list }}{{ (1, 2) }}", "k[0, 1, 2](1, 2)"),
         ("{% if x is defined %}no{% else %}{{ x }}yes{% endif %}", "yes"),
         ("{{ 'text' | indent(2, first=true) }}", "  text"),
+        ("{% generation %}{% set x = 1 %}a{{ x }}{% endgeneration %}{{ x }}", "a1"),
+        ("{{ strftime_now('%Y') }}", f"{datetime.now():%Y}"),
+        ("{% if tools %}a{% endif %}{% if documents is defined %}b{% endif %}", ""),
     ],
 )
 def test_what_templates_do(template, wanted):
@@ -100,88 +110,46 @@ def test_a_long_conversation():
 
 NEST = "{% set x = [1] %}" + "{% set x = [x, x] %}" * 60
 DOUBLED = "{% set ns = namespace(a='a') %}{% for i in range(90) %}{% set ns.a = @ %}{% endfor %}"
+LETTERS = "'a' * 999999 ~ 'b' ~ 'a' * 999999"
 HOSTILE = {
     "power": "{{ 9**(9**9) }}",
-    "power of a power": "{% set x = 9 ** 999 %}{{ x ** x }}",
-    "squares": "{% set ns = namespace(a=9) %}{% for i in range(90) %}{% set ns.a = ns.a * ns.a %}"
-    "{% endfor %}",
-    "repeated text": "{{ 'a'*5000000000 }}",
-    "repeated by text": "{{ 5000000000*'a' }}",
-    "repeated list": "{{ [1]*5000000000 }}",
-    "repeated twice": "{{ 'a'*4000000*4000000 }}",
-    "doubled +": DOUBLED.replace("@", "ns.a + ns.a"),
-    "doubled ~": DOUBLED.replace("@", "ns.a ~ ns.a"),
-    "doubled join": DOUBLED.replace("@", "[ns.a, ns.a] | join"),
-    "doubled %": DOUBLED.replace("@", "'%s%s' % (ns.a, ns.a)"),
-    "doubled format": DOUBLED.replace("@", "'{0}{0}'.format(ns.a)"),
-    "doubled list": DOUBLED.replace("@", "[ns.a, ns.a]"),
-    "doubled tuple": DOUBLED.replace("@", "(ns.a, ns.a)"),
-    "doubled dict": DOUBLED.replace("@", "{'a': ns.a, 'b': ns.a}"),
-    "doubled dict()": DOUBLED.replace("@", "dict(a=ns.a, b=ns.a)"),
-    "doubled namespace": DOUBLED.replace("@", "namespace(a=ns.a, b=ns.a)"),
-    "doubled sum": DOUBLED.replace("@", "[[ns.a], [ns.a]] | sum(start=[])"),
-    "doubled block": "{% set x = 'a' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
-    "doubled macro": "{% macro f(t) %}{{ t }}{{ t }}{% endmacro %}"
-    + DOUBLED.replace("@", "f(ns.a)"),
-    "nested lists": NEST + "{{ x }}",
-    "nested lists compared": NEST + NEST.replace("x", "y") + "{{ x == y }}",
-    "filled afterwards": "{% set a0 = namespace(v=1) %}"
-    + "".join(f"{{% set a{i} = namespace(v=1) %}}" for i in range(1, 60))
-    + "".join(f"{{% set a{i}.v = [a{i + 1}, a{i + 1}] %}}" for i in range(59))
-    + "{{ a0 }}",
-    "filled afterwards, as text": "{% set a0 = namespace(v=1) %}"
-    + "".join(f"{{% set a{i} = namespace(v=1) %}}" for i in range(1, 60))
-    + "".join(f"{{% set a{i}.v = [a{i + 1}, a{i + 1}] %}}" for i in range(59))
-    + "{{ a0 | upper }}",
-    "range": "{% for i in range(10**12) %}{% endfor %}",
+    "squares": DOUBLED.replace("'a'", "9").replace("@", "ns.a * ns.a"),
+    "round": "{{ 5 | round(-100000000) }}",
+    "divisibleby": "{{ (9 ** 2999999) is divisibleby(9 ** 999999 + 1) }}",
+    "select": "{% set L = range(99999) | list %}{{ L | select('in', L) | list | length }}",
+    "rfind": "{{ ('a' * 9999999).rfind(" + LETTERS + ") }}",
+    "rsplit": "{{ ('a' * 9999999).rsplit(" + LETTERS + ") }}",
+    "rpartition": "{{ ('a' * 9999999).rpartition(" + LETTERS + ") }}",
+    "punycode": "{% set ns = namespace(a='') %}{% for i in range(20000) %}"
+    "{% set ns.a = ns.a ~ '%c' % (20200 - i) %}{% endfor %}{{ ns.a.encode('punycode') | length }}",
+    "sort": "{{ (['A' * 3999999] * 9999) | sort | length }}",
+    "map": "{{ ([range(99999) | list] * 9999) | map('list') | list }}",
+    "wordwrap": "{{ ('a' * 9999999) | wordwrap(1) | length }}",
+    "strip": "{{ ('a' * 999999).strip('b' * 999999 ~ 'a') }}",
+    "slice": "{{ [1] | slice(5000000000) | list }}",
+    "sum of lists": "{{ ([[1]] * 999999) | sum(start=[]) }}",
+    "compared": NEST + NEST.replace("x", "y") + "{{ x == y }}",
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "loops that skip": "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}"
-    "{% endfor %}",
     "recursive loop": "{% for x in [1, 2] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}"
     "{% endfor %}",
     "recursive macro": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
     "{% endmacro %}{{ f(60) }}",
-    "endless macro": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "output of loops": "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
-    "copies": "{% set x = 'a' * 3999999 %}"
-    + "".join(f"{{% set x{i} = x[1:] %}}" for i in range(200)),
-    "copies by a filter": "{% set x = 'a' * 3999999 %}"
-    + "".join(f"{{% set x{i} = x | upper %}}" for i in range(200)),
+    "repeated text": "{{ 'a' * 5000000000 }}",
+    "repeated list": "{{ [1] * 5000000000 }}",
+    "nested lists": NEST + "{{ x }}",
+    "doubled": DOUBLED.replace("@", "ns.a + ns.a"),
+    "doubled block": "{% set x = 'a' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60,
     "% width": "{{ '%5000000000d' % 1 }}",
-    "% star": "{{ '%*d' % (5000000000, 1) }}",
-    "% precision": "{{ '%.999999999f' % 1 }}",
-    "% many": "{{ ('%9999d' * 9999) % ((1,) * 9999) }}",
-    "% filter": "{{ '%5000000000d' | format(1) }}",
-    "format width": "{{ '{:5000000000}'.format(1) }}",
-    "format nested width": "{{ '{:{}}'.format(1, 5000000000) }}",
-    "format many": "{{ ('{0:9999}' * 9999).format(1) }}",
-    "format_map": "{{ '{a:5000000000}'.format_map({'a': 1}) }}",
-    "format repr": NEST + "{{ '{!r}'.format(x) }}",
-    "center": "{{ 'a'.center(5000000000) }}",
-    "center filter": "{{ 'a' | center(5000000000) }}",
-    "ljust": "{{ 'a'.ljust(5000000000) }}",
-    "zfill": "{{ 'a'.zfill(5000000000) }}",
-    "expandtabs": "{{ ('\t' * 99999).expandtabs(99999) }}",
-    "replace": "{{ ('a' * 99999).replace('a', 'b' * 99999) }}",
-    "replace nothing": "{{ ('a' * 99999) | replace('', 'b' * 99999) }}",
-    "replace by name": "{{ ('a' * 99999) | replace(new='b' * 99999, old='a') }}",
+    "format width": "{{ '{:{}}'.format(1, 5000000000) }}",
     "join": "{{ ('b' * 99999).join(['a'] * 99999) }}",
-    "join a range": "{{ range(99999) | join('b' * 99999) }}",
-    "join a generator": "{{ range(99999) | map('string') | join('b' * 99999) }}",
-    "translate": "{{ ('a' * 99999).translate({97: 'b' * 99999}) }}",
-    "to_bytes": "{{ (1).to_bytes(5000000000, 'big') }}",
-    "indent": "{{ ('a\n' * 99999) | indent(99999) }}",
-    "batch": "{{ [1] | batch(5000000000, 0) | list }}",
-    "slice": "{{ [1] | slice(5000000000) | list }}",
-    "sum of many lists": "{{ ([[1]] * 99999) | sum(start=[]) }}",
-    "sum of lists": "{{ ([[1]] * 999999) | sum(start=[]) }}",
-    "tojson": "{{ [1] | tojson(indent=5000000000) }}",
-    "strip": "{{ ('a' * 999999).strip('b' * 999999 ~ 'a') }}",
-    "lipsum": "{{ lipsum(5000000) }}",
-    "striptags": "{{ ('<!--' * 999999) | striptags }}",
+    "copies": "{% set x = 'a' * 3999999 %}"
+    + "".join(f"{{% set x{i} = x | upper %}}" for i in range(200)),
+    "output": "{{ 'a' * 4000001 }}",
+    "output of loops": "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+    "range": "{% for i in range(10**12) %}{% endfor %}",
+    "endless macro": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "long source": "{{ 1 }}" * 99999,
     "deep source": "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
-    "deep lists": "{{ " + "[" * 9999 + "]" * 9999 + " }}",
     "deep sum": "{{ 1" + " + 1" * 9999 + " }}",
     "deep ifs": "{% if 1 %}" * 999 + "{% endif %}" * 999,
     "deep loops": "{% for i in range(9) %}" * 99 + "{% endfor %}" * 99,
@@ -189,23 +157,175 @@ HOSTILE = {
     "error that is a list": NEST + "{{ raise_exception(x) }}",
     "include": "{% include '/etc/passwd' %}",
     "internals": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "its environment": "{{ self._TemplateReference__context.environment._end }}",
+    "its environment": "{{ self._TemplateReference__context.environment.filters }}",
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_templates_end(name):
-    before = threading.active_count()
-    with pytest.raises(lbrx.FormatError, match="chat template failed: ") as found:
-        render(HOSTILE[name])
-    assert len(str(found.value)) < 700
-    assert threading.active_count() == before
+@pytest.fixture
+def limits(monkeypatch):
+    """Sets limits of template_process, for a process that the test starts."""
+
+    def change(**values: object) -> None:
+        template_process._current.stop()
+        for name, value in values.items():
+            monkeypatch.setattr(template_process, name, value)
+
+    yield change
+    template_process._current.stop()
 
 
-def test_the_time_is_bounded(monkeypatch):
-    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", -1.0)
-    with pytest.raises(lbrx.FormatError, match="it takes longer than"):
-        render("{% for i in range(9) %}{{ i }}{% endfor %}")
+def test_hostile_templates_end(limits):
+    limits(MAX_SECONDS=0.1, MAX_MEMORY=1 << 27)
+    for name, template in HOSTILE.items():
+        with pytest.raises(lbrx.FormatError, match="chat template failed: ") as found:
+            pytest.fail(f"{name}: {render(template)[:80]}")
+        assert len(str(found.value)) < 700, name
+    assert render("{{ messages[0].content }}") == "Hi"
+
+
+LIMITS = {
+    "longer than 0.2 seconds of processor time": (HOSTILE["power"], {"MAX_SECONDS": 0.2}),
+    "more than 512 MiB of memory": (HOSTILE["repeated text"], {}),
+    "more than 64 MiB of memory": (
+        "{% set x = 'a' * 99999999 %}" + HOSTILE["loops"],
+        {"WATCHED": True, "MAX_MEMORY": 1 << 26},
+    ),
+    "more than 4,000,000 characters": (HOSTILE["output"], {}),
+    "longer than 0.2 seconds:": (HOSTILE["loops"], {"MAX_WAIT": 0.2}),
+}
+
+
+@pytest.mark.parametrize("message", LIMITS)
+def test_each_limit_is_named(message, limits):
+    template, values = LIMITS[message]
+    limits(**values)
+    with pytest.raises(lbrx.FormatError, match=f"{message}.* correct the template, or give"):
+        render(template)
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix", "message"),
+    [
+        ("", sys.base_prefix, None),
+        ("", "/nonexistent", r"has none \(/nonexistent/bin/python3"),
+        ("/bin/true", sys.base_prefix, r"/bin/true does not start .* \(status 0\)"),
+        ("/nonexistent", sys.base_prefix, "/nonexistent does not start"),
+    ],
+    ids=["embedded", "alone", "another program", "missing"],
+)
+def test_programs_without_an_interpreter(path, prefix, message, limits, monkeypatch):
+    limits()
+    monkeypatch.setattr(sys, "executable", path)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    if message is None:
+        assert render("{{ 1 }}") == "1"
+    else:
+        with pytest.raises(lbrx.LbrxError, match=message):
+            render("{{ 1 }}")
+
+
+def circular() -> list[object]:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"a", "it holds b'a'"),
+        ({1, 2}, "it holds {1, 2}"),
+        ({(1, 2): 3}, "not tuple"),
+        (10**5000, "Exceeds the limit"),
+        (circular(), "Circular"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_that_are_not_json(value, message):
+    with pytest.raises(lbrx.LbrxError, match=f"cannot be written as JSON .*{message}.*: give"):
+        render("{{ messages }}", [{"role": "user", "content": "Hi", "more": value}])
+
+
+def test_values_that_are_json():
+    tools = [{"name": "f", "more": MappingProxyType({"a": (1, 2.5, None, True)})}]
+    messages = [{"role": "user", "content": "\ud800 \U0001f600", "tools": tools}]
+    text = render("{{ messages[0].tools | tojson }}{{ messages[0].content }}", messages)
+    assert text == '[{"name": "f", "more": {"a": [1, 2.5, null, true]}}]\ud800 \U0001f600'
+
+
+def test_threads_share_the_process():
+    def rendered(number: int) -> list[str]:
+        return [render("{{ messages[0].content }}", content(number)) for _ in range(20)]
+
+    def content(number: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": str(number) * 999}]
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, texts in enumerate(pool.map(rendered, range(8))):
+            assert texts == [str(number) * 999] * 20
+
+
+def helper() -> int:
+    render("{{ 1 }}")
+    return template_process._current.process._process.pid
+
+
+def test_the_process_is_kept_and_replaced():
+    first = helper()
+    assert helper() == first
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert helper() != first
+
+
+def test_an_interrupted_template_is_stopped():
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = helper()
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            render(HOSTILE["loops"])
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert helper() != before
+
+
+FORKED = """
+import os, signal
+from lbrx.models import template_process as t
+assert t.render("{{ 1 }}", {}) == "1"
+t._current.lock.acquire()  # as another thread may have it
+child = os.fork()
+if not child:
+    assert t._current.process is None
+    os._exit(int(t.render("{{ 7 }}", {})))
+assert os.waitpid(child, 0)[1] >> 8 == 7
+t._current.lock.release()
+assert t.render("{{ 2 }}", {}) == "2"
+if not os.fork():
+    signal.pause()
+print(t._current.process._process.pid, flush=True)
+os.kill(0, signal.SIGKILL)
+"""
+
+
+def test_forks_and_the_end_of_the_parent():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, start_new_session=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + 60
+    while (state := states([int(done.stdout)])) and not state.startswith("Z"):
+        assert time.monotonic() < deadline, state
+        time.sleep(0.01)
+
+
+def states(processes: list[int]) -> str:
+    command = ["ps", "-o", "stat=", "-p", ",".join(map(str, processes))]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 FEATURES = """

@@ -21,6 +21,7 @@ from lbrx.convert.contents import contents
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 3, 5, 0.5, 1e-30, 1e300, -0.5, 2**31, 2**63, 10**40),
+    *(10**400, -(10**400), 1e-320, 1e-37),
     *(float("nan"), float("inf"), "", "x", "yarn", "llama3", "longrope", "a" * 300, "\ud800"),
     *({"type": "Replace", "pattern": {"String": ""}, "content": "a"}, {"type": "BPE"}),
     *({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, {"type": "Sequence"}),

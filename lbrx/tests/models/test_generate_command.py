@@ -21,7 +21,8 @@ import pytest
 import lbrx
 from lbrx.cli import main
 from lbrx.cli.generate import speeds
-from lbrx.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
+from lbrx.files.formats import ENCODINGS, Format, Inline, ModelFiles, TensorInfo
+from lbrx.merging.lora import applied
 from lbrx.metal import context
 from lbrx.models import LanguageModel, Stream, memory_plan
 from lbrx.models.engine import Engine
@@ -53,6 +54,34 @@ def test_completes_and_reports(folder, capsys):
         == lbrx.language_model(folder).generate("Hello", max_tokens=5, ignore_end=True).text + "\n"
     )
     assert SPEEDS.fullmatch(err.strip())
+
+
+def test_a_file_of_weights_and_an_adapter(folder, make_adapter, capsys):
+    """The weights' file is the folder's model, and BASE+LORA what merge makes of the two."""
+    options = ("-p", "Hello", "-n", 5, "--ignore-end")
+    text = said(capsys, "generate", folder, *options)[1]
+    assert said(capsys, "generate", folder / "model.safetensors", *options)[1] == text
+    lora = make_adapter(folder, "model.layers.1.mlp.down_proj")
+    model = lbrx.language_model(lbrx.merge(applied(str(folder), str(lora))))
+    wanted = model.generate("Hello", max_tokens=5, ignore_end=True).text + "\n"
+    for name in ("", "/", "/adapter_model.safetensors", "/adapter_config.json"):
+        assert said(capsys, "generate", f"{folder}+{lora}{name}", *options)[:2] == (0, wanted)
+    assert wanted != text
+
+
+def test_an_adapter_where_a_model_is_wanted(folder, make_adapter, capsys):
+    lora = make_adapter(folder, "model.layers.1.mlp.down_proj")
+    for name in (lora, lora / "adapter_model.safetensors"):
+        status, _, err = said(capsys, "generate", name, "-p", "Hello")
+        assert (status, err) == (
+            1,
+            f"lbrx: {name} is an adapter: give BASE+{name}, with the model that it was made for\n",
+        )
+    for command in (["inspect"], ["plan"], ["convert", "--to", "gguf"]):
+        target = ["out"] if command[0] == "convert" else []
+        status, _, err = said(capsys, *command, f"{folder}+{lora}", *target)
+        assert status == 1
+        assert f"write the model with `lbrx apply-lora {folder} {lora} OUT`" in err
 
 
 def test_chat_answers_the_prompt(folder, capsys):
@@ -90,6 +119,28 @@ def test_prompt_from_stdin_and_prompt_cache(folder, capsys, monkeypatch, tmp_pat
         status, out, _ = said(capsys, "generate", folder, "-p", "-", "-n", 4, *saved)
         assert (status, out) == (0, wanted.text + "\n")
     assert restored == [wanted.timing.prompt_tokens + len(wanted.tokens) - 1]
+
+
+@pytest.mark.parametrize(
+    ("read", "meant"),
+    [
+        *(("Hello", "Hello"), ("Hello\n", "Hello"), ("Hello\n\n", "Hello\n")),
+        *(("\nHello ", "\nHello "), ("Hello\r\n", "Hello"), ("Hello\r", "Hello\r")),
+    ],
+)
+def test_a_line_break_at_the_end_of_stdin_is_not_of_the_prompt(
+    read, meant, folder, capsys, monkeypatch
+):
+    prompts, ordinary = [], LanguageModel.stream
+
+    def noted(self, prompt, **options):
+        prompts.append(prompt)
+        return ordinary(self, prompt, **options)
+
+    monkeypatch.setattr(LanguageModel, "stream", noted)
+    monkeypatch.setattr("sys.stdin", io.StringIO(read))
+    assert said(capsys, "generate", folder, "-p", "-", "-n", 1)[0] == 0
+    assert prompts == [meant]
 
 
 def interrupted(self, *_):
@@ -234,7 +285,7 @@ def changed(folder, tmp_path, **settings):
     [
         (
             {"model_type": "unheard_of"},
-            "architecture 'unheard_of' is unknown: lbrx runs gemma2, .*llama",
+            "architecture 'unheard_of' is unknown: lbrx runs cohere, .*llama",
         ),
         ({"num_hidden_layers": 3}, r"no tensor model\.layers\.2\..*incomplete, or config.json"),
         ({"hidden_size": 32}, r"has shape \(620, 64\), and config.json says \(620, 32\)"),
@@ -258,8 +309,8 @@ def test_an_invalid_config(settings, message, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "gpt2", "n_head": 4}, "'gpt2' is unknown: lbrx runs gemma2, .*llama"),
-        ({"architectures": ["UnheardOf"]}, "'UnheardOf' is unknown: lbrx runs gemma2, .*llama"),
+        ({"model_type": "bert", "n_head": 4}, "'bert' is unknown: lbrx runs cohere, .*llama"),
+        ({"architectures": ["UnheardOf"]}, "'UnheardOf' is unknown: lbrx runs cohere, .*llama"),
         ({}, "no config.json that names a model_type: give"),
     ],
     ids=str,

@@ -292,7 +292,7 @@ def test_a_text_ends_with_the_context(folder):
         (
             "a",
             {"tempreature": 1},
-            "'tempreature' is not an option: give some of ignore_end, .*top_p",
+            "'tempreature' is not an option: give some of frequency_penalty, .*top_p",
         ),
     ],
     ids=str,
@@ -309,7 +309,11 @@ def test_every_option_has_a_type():
     arguments = argparse.ArgumentParser()
     generate.add_arguments(arguments)
     given = vars(arguments.parse_args(["model"]))
-    assert OptionKeywords.__annotations__.keys() - given == {"logprobs"}
+    assert OptionKeywords.__annotations__.keys() - given == {
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+    }
 
 
 def test_text_never_ends_within_a_character(model):

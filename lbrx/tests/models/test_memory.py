@@ -14,7 +14,7 @@ import pytest
 
 import lbrx
 from lbrx.process import give_back, peak_memory
-from lbrx.tensor.long_lived import write
+from lbrx.tensors.long_lived import write
 
 
 def resident() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lbrx
+from lbrx.files.formats.architecture_tables import ARCHITECTURES
 from lbrx.models import FinishReason, LanguageModel, architectures
 from lbrx.models.generation import OptionKeywords
 
@@ -39,10 +40,23 @@ def test_finish_reasons():
 
 
 def test_every_architecture_is_named():
-    names = {"gemma3_text": "Gemma 2 and 3", "gemma2": "Gemma 2", "qwen3": "Qwen 2 and 3"}
-    for model_type in architectures.known():
-        name = names.get(model_type, re.sub(r"(\d)$", r" \1", model_type))
-        assert name.lower() in PAGE.lower(), model_type
+    listed = re.findall(r"`(\w+)`", " ".join(rows("model_type")))
+    assert sorted(listed) == architectures.known()
+
+
+def test_every_architecture_from_gguf_has_a_table():
+    (table,) = re.findall(r"^\| model_type \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.M)
+    for line in table.splitlines():
+        names, _, told = (re.findall(r"`(\w+)`|\b(yes|no)\b", c) for c in line.split("|")[1:4])
+        kinds = [name for name, _ in names]
+        known = kinds if told == [("", "yes")] else [name for name, _ in told]
+        assert [kind for kind in kinds if kind in ARCHITECTURES] == [k for k in known if k]
+
+
+def test_the_readme_counts_the_architectures_that_run():
+    text = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    (count,) = re.findall(r"Language models of (\d+) architectures", text)
+    assert int(count) == len(architectures.known())
 
 
 @pytest.mark.skipif(

@@ -36,7 +36,7 @@ KINDS = {
         {"quant_method": "compressed-tensors", "format": "pack-quantized"},
         {f"{LAYER}.weight_packed": PLAIN, f"{LAYER}.weight_shape": PLAIN},
     ),
-    "mxfp4": ({"quant_method": "mxfp4"}, {"model.layers.0.mlp.experts.down_proj_blocks": PLAIN}),
+    "mxfp6": ({"quant_method": "mxfp6"}, {"model.layers.0.mlp.experts.down_proj_blocks": PLAIN}),
     "unheard of": ("magic", {f"{LAYER}.weight_scale": PLAIN}),
 }
 
@@ -103,8 +103,10 @@ def test_mlx_weights_without_their_settings(plain, tmp_path):
     """MLX's words and scales, where no config.json says how they are packed."""
     convert(plain, tmp_path / "mlx", Settings(to="mlx", quantize="mlx:4:64"))
     assert lbrx.open_model(tmp_path / "mlx").canonical()
+    assert lbrx.open_model(tmp_path / "mlx" / "model.safetensors").canonical()
+    alone = (tmp_path / "mlx" / "model.safetensors").rename(tmp_path / "alone.safetensors")
     with pytest.raises(lbrx.FormatError, match=r"open MLX's folder with its config\.json"):
-        lbrx.open_model(tmp_path / "mlx" / "model.safetensors").canonical()
+        lbrx.open_model(alone).canonical()
 
 
 @pytest.mark.parametrize("settings", [None, {}])

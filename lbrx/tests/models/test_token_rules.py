@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Reference
 
-from lbrx.formats.tokenizers import pretokenizers, tokenizer_files
-from lbrx.formats.tokenizers.sentencepiece import Rules, read_rules
+from lbrx.files.formats.tokenizers import pretokenizers, tokenizer_files
+from lbrx.files.formats.tokenizers.sentencepiece import Rules, read_rules
 from lbrx.models.tokenizer import Tokenizer
 
 TEXT = "I'LL pay $12345, naïve 漢字!=\r\n\n  x'd"

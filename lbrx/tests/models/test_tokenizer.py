@@ -12,8 +12,8 @@ import tiny_tokenizers
 from tokenizers import Tokenizer as Reference
 
 import lbrx
-from lbrx.formats.tokenizers import pretokenizers, vocabulary
-from lbrx.formats.tokenizers.tokenizer_files import tokenizer_files
+from lbrx.files.formats.tokenizers import pretokenizers, vocabulary
+from lbrx.files.formats.tokenizers.tokenizer_files import tokenizer_files
 from lbrx.models.tokenizer import Tokenizer, read_tokenizer
 
 RULES = [*pretokenizers.RULES, "sentencepiece"]

@@ -14,14 +14,13 @@ def test_the_packaged_model_needs_nothing_more(smollm2, monkeypatch):
     """With prompts that are taken token by token, in one chunk, and in several."""
     planned = {each for model in usual_models() for each in model_pipelines(model)}
     used: set[library.PipelineRequest] = set()
-    make = library.Shaders.pipeline
+    compile_all = library.Shaders.compile_all
 
-    def pipeline(self, stem, function, constants=None, *, safe_math=False, source=None):
-        given = tuple(sorted((constants or {}).items()))
-        used.add(library.PipelineRequest(stem, function, given, safe_math, source))
-        return make(self, stem, function, constants, safe_math=safe_math, source=source)
+    def noted(self, requests):
+        used.update(requests)
+        return compile_all(self, requests)
 
-    monkeypatch.setattr(library.Shaders, "pipeline", pipeline)
+    monkeypatch.setattr(library.Shaders, "compile_all", noted)
     model = lbrx.language_model(smollm2, context=1024, device="metal")
     for words in (2, 30, 600):
         model.generate(" ".join(["word"] * words), max_tokens=3, temperature=0)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from lbrx.arrays.shape import Shape
 from lbrx.errors import FormatError
-from lbrx.formats import architecture_tables
-from lbrx.formats.architecture_tables import hyperparameters
-from lbrx.formats.architecture_tables import rope_scaling as rope_settings
-from lbrx.formats.architecture_tables.rope_scaling import number
-from lbrx.formats.checks import brief
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.files.formats import architecture_tables
+from lbrx.files.formats.architecture_tables import hyperparameters
+from lbrx.files.formats.architecture_tables import rope_scaling as rope_settings
+from lbrx.files.formats.architecture_tables.rope_scaling import number
+from lbrx.files.formats.checks import brief
+from lbrx.files.stored.stored_model import StoredModel
 
 HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight")
 _MAX_SIZE = 1 << 24  # of any axis: a corrupt value fails here rather than in an allocation
@@ -68,6 +69,11 @@ class ModelConfig:
     """Token ids that end generation."""
     settings: Mapping[str, Any] = field(repr=False, compare=False)
     """config.json, for settings that only some architectures have."""
+    states: tuple[tuple[Shape, ...], ...] = ()
+    """For each layer the shapes of what it keeps of a text beside keys and values; empty where no
+    layer is recurrent."""
+    attending: tuple[int, ...] | None = None
+    """The layers that have keys and values; None for all."""
 
     def integer(self, key: str, default: int = 0) -> int:
         """A setting that is a positive integer or 0."""
@@ -82,9 +88,27 @@ class ModelConfig:
         values = self.settings.get(key)
         return values[index] if isinstance(values, list) and index < len(values) else None
 
+    def with_states(self, states: tuple[Shape, ...], attends: Sequence[bool]) -> ModelConfig:
+        """These settings with such states for the layers that do not attend."""
+        attending = tuple(i for i, own in enumerate(attends) if own)
+        return replace(
+            self, attending=attending, states=tuple(() if own else states for own in attends)
+        )
+
+    @property
+    def attending_layers(self) -> Sequence[int]:
+        """The layers that have keys and values, in order."""
+        return range(self.layers) if self.attending is None else self.attending
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of a text's states."""
+        return sum(4 * math.prod(shape) for shapes in self.states for shape in shapes)
+
     def cache_bytes(self, tokens: int, itemsize: float) -> int:
         """The bytes of the keys and values of so many tokens."""
-        return int(2 * self.layers * self.kv_heads * self.head_size * tokens * itemsize)
+        values = 2 * len(self.attending_layers) * self.kv_heads * self.head_size * tokens
+        return int(values * itemsize)
 
 
 def model_type_of(model: StoredModel) -> str:
@@ -99,6 +123,12 @@ def model_type_of(model: StoredModel) -> str:
     )
     found = known.model_type if known else next(filter(None, named), None)
     if found is None:
+        folder = model.path if model.path.is_dir() else model.path.parent
+        if (folder / "adapter_config.json").is_file():
+            raise FormatError(
+                f"{model.path} is an adapter: give BASE+{model.path}, with the model that it was "
+                "made for"
+            )
         raise FormatError(
             f"{model.path} has no config.json that names a model_type: give a language model, "
             "with its config.json"
@@ -114,7 +144,7 @@ def read_config(model: StoredModel) -> ModelConfig:
             f"{model.path} has no config.json: give a language model, with its config.json"
         )
     known = architecture_tables.of_config(given)
-    flat = hyperparameters.flat_config(known, given) if known else dict(given)
+    flat = hyperparameters.flat_config(known, given)
     heads = _size(flat, "num_attention_heads")
     kv_heads = _size(flat, "num_key_value_heads", heads)
     if heads % kv_heads:
@@ -122,12 +152,12 @@ def read_config(model: StoredModel) -> ModelConfig:
             f"config.json: num_attention_heads: {heads} is not a multiple of "
             f"num_key_value_heads: {kv_heads}"
         )
-    vocabulary = _size(flat, "vocab_size")
+    hidden, vocabulary = _size(flat, "hidden_size"), _size(flat, "vocab_size")
     return ModelConfig(
         model_type=known.model_type if known else str(given.get("model_type")),
         layers=_size(flat, "num_hidden_layers"),
-        hidden=_size(flat, "hidden_size"),
-        intermediate=_size(flat, "intermediate_size"),
+        hidden=hidden,
+        intermediate=_size(flat, "intermediate_size", 4 * hidden),
         heads=heads,
         kv_heads=kv_heads,
         head_size=rope_settings.head_size(flat),
@@ -173,7 +203,8 @@ def _end_tokens(
 def read_rope(config: Mapping[str, Any]) -> RopeSettings:
     """The RoPE settings, with their scaling for long contexts."""
     base = number({"rope_theta": 10000.0, **config}, "rope_theta", float)
-    share = number({"share": config.get("partial_rotary_factor") or 1.0}, "share", float)
+    partial = "partial_rotary_factor"
+    share = number({partial: config.get(partial) or 1.0}, partial, float)
     dims = int(rope_settings.head_size(config) * min(share, 1.0)) // 2 * 2
     scaling = rope_settings.scaling_of(config)
     match rope_settings.kind_of(scaling):

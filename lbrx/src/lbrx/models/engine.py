@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.errors import LbrxError
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.models.decoder import Decoder
 from lbrx.models.kv_cache import CacheType, ForwardStep, KVCache
 from lbrx.models.memory_plan import CHUNK, MemoryPlan
-from lbrx.tensor.compilation import compile
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.evaluation import start
+from lbrx.tensors.compilation import compile
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.evaluation import Event, start
 
 CAPACITY_STEP = 256  # tokens: cache capacities are multiples of it
 MIN_CAPACITY = 256  # tokens, so that short texts share one recorded step
@@ -44,6 +44,10 @@ class PromptReader(Protocol):
         ...
 
 
+Progress = Callable[[int, int], None]
+"""A function that is called with how many tokens of a text are read, and how many it has."""
+
+
 class Engine:
     """A network with one KV cache, which the texts that are generated share.
 
@@ -58,10 +62,13 @@ class Engine:
         self.memory = memory
         self.context = memory.tokens
         self.cached_tokens: list[int] = []
+        self.advanced = 0
+        """Tokens that the states of recurrent layers have seen, since the text began."""
         self.cache: KVCache | None = None
         self.lock = threading.RLock()
         self.reservation = 0
         self.prompt_reader: PromptReader | None = None
+        self.progress: Progress | None = None
         self._decode: Callable[[Tensor, Tensor], Prediction] | None = None
 
     def reserve(self, batch: int, tokens: int) -> KVCache:
@@ -108,11 +115,12 @@ class Engine:
             within = positions.minimum(cache.capacity - 1)
             last = within if tokens.shape[1] == 1 else within[:, -1].maximum(-1)
             forward = ForwardStep(cache, within, (last + 1).reshape(-1))
-            return self._predict(self.network.logits(tokens, forward), positions[:, -1:] + 1)
+            return self.predict(self.network.logits(tokens, forward), positions[:, -1:] + 1)
 
         return step
 
-    def _predict(self, logits: Tensor, positions: Tensor) -> Prediction:
+    def predict(self, logits: Tensor, positions: Tensor) -> Prediction:
+        """What logits say of the next token, which is at these positions."""
         return Prediction(logits, logits.argmax(axis=-1, keepdims=True), positions)
 
     def prefill(self, prompts: Sequence[Sequence[int]], room: int) -> Prediction:
@@ -123,6 +131,8 @@ class Engine:
         known = self.cached_prefix(prompts)
         # An interrupt may leave anything beyond these.
         self.cached_tokens = self.cached_tokens[:known]
+        self.advanced = known
+        self.report(0, longest - known)
         if self.prompt_reader is not None and len(prompts) == 1:
             before_last = prompts[0][:-1]
             if self.prompt_reader.read(before_last, cache, known):
@@ -145,24 +155,34 @@ class Engine:
             row[longest - len(prompt) :] = prompt
         # The same number of tokens, and thus memory, for any batch.
         size = max(CHUNK // len(prompts), SHORT_PROMPT)
+        waiting = _WaitingReports(self, longest - known)
         for first in range(known, longest, size):
             end = min(first + size, longest)
             places = np.arange(first, end, dtype=np.int32) - (longest - lengths)
             piece = self._tensor(tokens[:, first:end])
             if end - first == size and self._replays_chunks():
                 prediction = self.decode(piece, self._tensor(places))
+                waiting.add(end - known)
                 continue
             valid = np.maximum(places[:, -1] + 1, 0)
             step = ForwardStep(cache, self._tensor(places), self._tensor(valid))
+            self.advanced = end
             if end == longest:
-                prediction = self._predict(self.network.logits(piece, step), self._tensor(lengths))
+                prediction = self.predict(self.network.logits(piece, step), self._tensor(lengths))
             else:
                 self.network.hidden_states(piece, step)
                 start(step.written)
+                waiting.add(end - known)
         # Started here, so that the cache is filled even if the logits are never read.
         start(prediction)
+        waiting.add(longest - known)
         self._free_scratch()
         return prediction
+
+    def report(self, done: int, total: int) -> None:
+        """Tell `progress`, if it is set, how much of a text is read."""
+        if self.progress is not None:
+            self.progress(done, total)
 
     def _replays_chunks(self) -> bool:
         """Whether whole chunks of prompts are recorded once and replayed: a GPU computes one in
@@ -170,9 +190,8 @@ class Engine:
         if self.network.device != "metal":
             return False
         from lbrx.metal import context
-        from lbrx.metal.library import lists_pipelines
 
-        return context().info.simd_hardware and not lists_pipelines()
+        return context().info.simd_hardware
 
     def _free_scratch(self) -> None:
         """Return a prompt's intermediate buffers to the system: a single token needs far less."""
@@ -197,6 +216,8 @@ class Engine:
         logits are needed."""
         if len(prompts) > 1:
             return 0
+        if self.network.config.states and not self._continues(prompts[0]):
+            return 0
         same = 0
         for old, new in zip(self.cached_tokens, prompts[0][:-1], strict=False):
             if old != new:
@@ -204,8 +225,15 @@ class Engine:
             same += 1
         return same
 
+    def _continues(self, prompt: Sequence[int]) -> bool:
+        """Whether states are those after the tokens in the cache, and a prompt goes on from there:
+        states know no earlier token."""
+        known = len(self.cached_tokens)
+        return self.advanced == known and list(prompt[:known]) == self.cached_tokens != prompt
+
     def decode(self, tokens: Tensor, positions: Tensor) -> Prediction:
         """Run one more token of each text: (batch, 1) tokens at (batch, 1) positions; or more."""
+        self.advanced += tokens.shape[1]
         assert self._decode is not None
         return self._decode(tokens, positions)
 
@@ -213,7 +241,13 @@ class Engine:
         """The logits after each of these tokens, (tokens, vocabulary). `first` tokens before them
         are in the cache."""
         cache = self.reserve(1, first + len(tokens))
+        if self.network.config.states and first not in (0, self.advanced):
+            raise LbrxError(
+                f"the states of recurrent layers are those after {self.advanced:,} tokens, not "
+                f"{first:,}: begin with the first token"
+            )
         self.cached_tokens = self.cached_tokens[:first]
+        self.advanced = first + len(tokens)
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
         step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
@@ -226,11 +260,11 @@ class Engine:
         """The hidden states that enter each of the first `layers` layers, by default all, when the
         network reads a text: (tokens, hidden) in float32. The first are the embeddings."""
         cache = self.reserve(1, len(tokens))
-        self.cached_tokens = []
+        self.cached_tokens, self.advanced = [], len(tokens)
         places = np.arange(len(tokens), dtype=np.int32)
         length = np.array([len(tokens)], np.int32)
         step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
-        x, added = self.network.embed(self._tensor(np.array([tokens]))), None
+        x, added = self.network.embed_at(self._tensor(np.array([tokens])), step), None
         states: list[Tensor] = []
         for layer in self.network.layers[:layers]:
             states.append((x if added is None else x + added)[0].astype(dt.float32))
@@ -239,3 +273,26 @@ class Engine:
 
     def _tensor(self, values: Any) -> Tensor:
         return tensor(np.ascontiguousarray(values), dtype=dt.int32, device=self.network.device)
+
+
+class _WaitingReports:
+    """Reports each chunk of a prompt once the device has read it, if the engine has a `progress`.
+
+    It waits for a chunk after the next one was started, so that the device always has work."""
+
+    def __init__(self, engine: Engine, total: int) -> None:
+        self._engine = engine
+        self._total = total
+        self._last: tuple[Event, int] | None = None
+
+    def add(self, done: int) -> None:
+        """The chunk that ends after so many tokens has been started."""
+        if self._engine.progress is None:
+            return
+        event = Event(self._engine.network.device)
+        event.record()
+        if self._last is not None:
+            before, read = self._last
+            before.wait()
+            self._engine.report(read, self._total)
+        self._last = event, done

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
 from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import FormatError
+from lbrx.errors import FormatError, LbrxError
 from lbrx.interrupt import UNINTERRUPTED
 from lbrx.models.engine import Engine, Prediction
-from lbrx.models.sampling import Sampler, Sampling, log_probability
+from lbrx.models.sampling import Sampler, Sampling, log_probability, most_likely
 from lbrx.models.tokenizer import TextStream, Tokenizer
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.evaluation import start
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.evaluation import start
 
 
 class OptionKeywords(TypedDict, total=False):
@@ -30,9 +29,13 @@ class OptionKeywords(TypedDict, total=False):
     top_p: float
     min_p: float
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     seed: int | None
     stop: str | Sequence[str]
     logprobs: bool
+    top_logprobs: int
     ignore_end: bool
 
 
@@ -55,6 +58,8 @@ class GenerationOptions:
     """Strings that end the text; they are not part of it."""
     logprobs: bool = False
     """Whether to return the log-probability of each new token."""
+    top_logprobs: int = 0
+    """How many of the most likely tokens to return at each place, with their log-probabilities."""
     ignore_end: bool = False
     """Whether to continue after the model's end token."""
 
@@ -107,7 +112,10 @@ class TextState:
         self.limit = min(options.max_tokens, context - len(prompt))
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[list[tuple[int, float]]] = []
         self.finish_reason: FinishReason | None = None
+        self.stopped_by: str | None = None
+        """The stop string that ended the text."""
         self._options = options
         self._sampler = Sampler(options.sampling, repeat)
         self._stream = TextStream(tokenizer)
@@ -119,7 +127,12 @@ class TextState:
         return [*self.prompt, *self.tokens]
 
     def choose(self, logits: NDArray[np.float32]) -> int:
-        return self._sampler.choose(logits, chain(self.prompt, self.tokens))
+        return self._sampler.choose(logits, self.prompt, self.tokens)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the token with the largest logit is always chosen."""
+        return self._options.sampling.is_greedy
 
     def accept(self, token: int, logits: NDArray[np.float32], ends: frozenset[int]) -> str:
         """Append the token that was chosen from these logits. Returns the text to show now."""
@@ -129,6 +142,8 @@ class TextState:
         self.tokens.append(token)
         if self._options.logprobs:
             self.logprobs.append(log_probability(logits, token))
+        if self._options.top_logprobs:
+            self.top_logprobs.append(most_likely(logits, self._options.top_logprobs))
         shown = self._until_stop(self._stream.add(token))
         if self.finish_reason is None and len(self.tokens) >= self.limit:
             self.finish_reason = FinishReason.LENGTH
@@ -142,10 +157,11 @@ class TextState:
     def _until_stop(self, new: str) -> str:
         """The text before a stop string. What may be the beginning of one is held back."""
         text = self._held + new
-        found = [at for stop in self._options.stop if (at := text.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._options.stop if (at := text.find(stop)) >= 0]
         if found:
+            at, self.stopped_by = min(found)
             self.finish_reason, self._held = FinishReason.STOP, ""
-            return text[: min(found)]
+            return text[:at]
         held = max((_overlap(text, stop) for stop in self._options.stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
@@ -225,8 +241,8 @@ class _Clock:
         before, (kernels, seconds) = self._now, self._compiled
         self._now, self._compiled = time.perf_counter(), self._compiled_kernels()
         compiling = self._compiled[1] - seconds
-        # Another thread may have compiled at the same time.
-        computing = max(self._now - before - compiling, 1e-9)
+        # Another thread may have compiled all the time; then there is no speed.
+        computing = max(self._now - before - compiling, 0.0)
         timing.compiled_kernels += self._compiled[0] - kernels
         timing.compile_seconds += compiling
         if timing.first_token_seconds:
@@ -288,6 +304,19 @@ def _choose(
         if not options.sampling.is_greedy:
             best[index] = text.choose(logits[index])
     return best
+
+
+def check_prompt(tokens: int, context: int, largest: int = 0) -> None:
+    """Raise LbrxError unless a prompt has tokens and leaves room in the context. `largest` is the
+    largest context that the model may have."""
+    if not tokens:
+        raise LbrxError("the prompt is empty: give at least one token of text")
+    if tokens >= context:
+        larger = ", or open the model with a larger context"
+        raise LbrxError(
+            f"the prompt has {tokens:,} tokens, and the context is {context:,}: "
+            f"shorten it{larger if context < largest else ''}"
+        )
 
 
 class NotFiniteError(FormatError):

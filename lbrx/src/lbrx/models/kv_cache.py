@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
 from lbrx.models.config import ModelConfig
-from lbrx.tensor.core import Tensor, call
-from lbrx.tensor.long_lived import new_cache, write
+from lbrx.tensors.core import Tensor, call, calls
+from lbrx.tensors.long_lived import new_cache, write
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def find_cache_type(given: DtypeLike, head_size: int) -> CacheType:
 
 
 class KVCache:
-    """Memory for the keys and values of `capacity` tokens in each of `batch` texts.
+    """Memory for the keys and values of `capacity` tokens in each of `batch` texts, and for the
+    states of recurrent layers, which are those after the last token and cannot be rolled back.
 
     It is allocated uninitialised and all at once; pages that no token has reached stay untouched.
     """
@@ -73,20 +76,47 @@ class KVCache:
         self.kind = kind
         self.batch = batch
         self.capacity = capacity
+        self.seen = capacity
         self.device = device
         width = config.head_size // kind.block_values * kind.block_elements
-        shape = (config.layers, 2, batch, config.kv_heads, capacity, width)
+        self.place = {layer: i for i, layer in enumerate(config.attending_layers)}
+        shape = (len(self.place), 2, batch, config.kv_heads, capacity, width)
         self.store = new_cache(shape, kind.dtype, device)
+        self.states = tuple(
+            tuple(new_cache((batch, *shape), dt.float32, device) for shape in shapes)
+            for shapes in config.states
+        )
 
     def copy_from(self, other: KVCache, length: int) -> None:
-        """Copy the first `length` tokens of another cache of the same batch."""
+        """Copy the first `length` tokens of another cache of the same batch, and its states."""
         self.write(other.store[..., :length, :])
+        self.restore(other.snapshot())
+
+    def snapshot(self) -> list[Tensor]:
+        """Copies of the states of recurrent layers, as they are after the last token."""
+        return [state + 0 for states in self.states for state in states]
+
+    def restore(self, snapshot: Sequence[Tensor]) -> None:
+        """Replace the states by those of a snapshot of the same model and batch."""
+        own = [state for states in self.states for state in states]
+        for state, values in zip(own, snapshot, strict=True):
+            write(state, values)
+
+    def slots(self, first: int, count: int, seen: int) -> KVCache:
+        """Some of the texts, as a cache that shares this one's memory. Their attention looks
+        through the first `seen` tokens alone."""
+        view = copy(self)
+        view.batch, view.seen = count, seen
+        view.store = self.store[:, :, first : first + count]
+        rows = slice(first, first + count)
+        view.states = tuple(tuple(state[rows] for state in states) for states in self.states)
+        return view
 
     def put(self, layer: int, part: int, rows: Tensor, places: Tensor) -> Tensor:
         """A layer's keys (part 0) or values (part 1) with rows written at places in the cache's
         own memory. rows are (batch, heads, tokens, size), places (batch, 1, tokens)."""
         operation = "overwrite_blocks" if self.kind.quantized else "overwrite"
-        return call(operation, self.store[layer, part], rows, places)
+        return call(operation, self.store[self.place[layer], part], rows, places)
 
     def write(self, values: Tensor) -> None:
         """Replace the keys and values of the first tokens by stored ones, of the same layout."""
@@ -106,17 +136,51 @@ class ForwardStep:
     """The cache's keys and values of each layer after this step's tokens are written."""
 
     def attend(
-        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, **options: Any
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        sinks: Tensor | None = None,
+        **options: Any,
     ) -> Tensor:
         """Write the tokens' keys and values into the cache, and attend to all tokens in it.
 
         All are (batch, heads, tokens, size), and so is the result. `options` are those of the
-        operation `attention`: window, scale and cap.
+        operation `attention`: window, scale and cap; `sinks` are its operand.
         """
         places = self.positions.unsqueeze(1)
         kept = [
             self.cache.put(layer, part, rows, places) for part, rows in enumerate((keys, values))
         ]
+        return self._look(queries, kept, options, sinks)
+
+    def recur(self, layer: int, state: int, operation: str, *operands: Any, **rule: Any) -> Tensor:
+        """The result of a recurrent operation, which continues a layer's state of this number."""
+        kept: Tensor
+        result: Tensor
+        kept, result = calls(operation, self.cache.states[layer][state], *operands, **rule)
+        self.written.append(kept)
+        return result
+
+    def attend_rows(
+        self, layer: int, queries: Tensor, rows: Tensor, values: int, **options: Any
+    ) -> Tensor:
+        """`attend` where the first features of a token's one row of keys are its values."""
+        kept = self.cache.put(layer, 0, rows, self.positions.unsqueeze(1))
+        kind = self.cache.kind
+        width = values // kind.block_values * kind.block_elements
+        return self._look(queries, [kept, kept[..., :width]], options)
+
+    def _look(
+        self,
+        queries: Tensor,
+        kept: list[Tensor],
+        options: dict[str, Any],
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         self.written += kept
+        if self.cache.seen < self.cache.capacity:
+            kept = [each[..., : self.cache.seen, :] for each in kept]
         look = "quantized_attention" if self.cache.kind.quantized else "attention"
-        return call(look, queries, *kept, None, self.lengths, causal=True, **options)
+        return call(look, queries, *kept, None, self.lengths, sinks, causal=True, **options)

@@ -22,6 +22,7 @@ from lbrx.models.generation import (
     OptionKeywords,
     TextState,
     Timing,
+    check_prompt,
     not_finite,
 )
 from lbrx.models.memory_plan import MemoryPlan
@@ -50,6 +51,8 @@ class Completion:
     timing: Timing
     logprobs: list[float] | None = None
     """The natural logarithm of each token's probability, with the option `logprobs=True`."""
+    top_logprobs: list[list[tuple[int, float]]] | None = None
+    """The most likely tokens at each place with their log-probabilities, with `top_logprobs`."""
 
     def __str__(self) -> str:
         return self.text
@@ -104,9 +107,13 @@ class LanguageModel:
       tokens, from the most likely ones whose probabilities add up to p, or from those at least
       p times as likely as the most likely one.
     - `repetition_penalty` (1, off): above 1, tokens that occur in the text become less likely.
+    - `presence_penalty` and `frequency_penalty` (0, off): subtracted from the logits of tokens that
+      were generated, once or for each time.
+    - `logit_bias` (none): a mapping from token ids to what is added to their logits.
     - `seed` (random): the same seed draws the same tokens.
     - `stop` (none): a string or several; the text ends before the first of them.
     - `logprobs` (False): return the log-probability of each token.
+    - `top_logprobs` (0): return so many of the most likely tokens at each place, too.
     - `ignore_end` (False): continue after the model's end token.
 
     One model can be used from several threads: calls of `generate` run one after the other, and
@@ -186,7 +193,7 @@ class LanguageModel:
 
     def count_tokens(self, prompt: Prompt) -> int:
         """The number of tokens of a prompt, with the special tokens around it."""
-        return len(self._tokens(prompt))
+        return len(self.prompt_tokens(prompt))
 
     def perplexity(self, text: str) -> float:
         """exp of the mean negative log-probability of a text's tokens; lower is better.
@@ -195,7 +202,7 @@ class LanguageModel:
         """
         if not isinstance(text, str):
             raise LbrxError(f"{text!r:.80} is not a text: give a string")
-        return perplexity(self.log_probabilities(self._tokens(text)))
+        return perplexity(self.log_probabilities(self.prompt_tokens(text)))
 
     def log_probabilities(self, tokens: Sequence[int]) -> list[float]:
         """The natural logarithm of the probability of each token but the first, given the tokens
@@ -206,12 +213,14 @@ class LanguageModel:
         given, context = self._checked(tokens), self.engine.context
         with self.engine.lock:
             starts = range(0, max(len(given) - 1, 0), context - 1)
-            pieces = [self._scores(given[i : i + context]) for i in starts]
+            pieces = [self._scores(given, i, i + context) for i in starts]
         return [score for piece in pieces for score in piece]
 
-    def _scores(self, tokens: Sequence[int]) -> list[float]:
-        """The log-probabilities of a text that fits the context."""
+    def _scores(self, text: Sequence[int], begin: int, end: int) -> list[float]:
+        """The log-probabilities of a piece of a text that fits the context."""
+        tokens = text[begin:end]
         self.engine.reserve(1, len(tokens))
+        self.engine.report(begin, len(text))
         result: list[float] = []
         for first in range(0, len(tokens), SCORED_TOGETHER):
             piece, following = (tokens[i : i + SCORED_TOGETHER] for i in (first, first + 1))
@@ -219,6 +228,7 @@ class LanguageModel:
             result += scores[np.arange(len(following)), following].tolist()
             if np.isnan(result).any():
                 raise not_finite(first + len(piece))
+            self.engine.report(begin + first + len(piece), len(text))
         return result
 
     def save_prompt(self, path: str | PathLike[str]) -> None:
@@ -241,6 +251,9 @@ class LanguageModel:
         context: int | None = None,
         chunk: int | None = None,
         quantize: str = "f16",
+        cache: str = "masks",
+        attention: str = "operation",
+        greedy: bool = False,
     ) -> None:
         """Write the model as a Core ML program for the Neural Engine (docs/neural_engine.md).
 
@@ -248,27 +261,26 @@ class LanguageModel:
 
         `context` is the maximum number of tokens of a text, `chunk` the number that is read at a
         time, and `quantize` how weights are stored: f16, int8, int4, lut8, lut6, lut4 or stored.
+        `cache` is `masks`, which rewrite the whole cache for a token, or `slices`, which update its
+        row; `attention` is Core ML's `operation`, or `products` around a softmax. With `greedy`,
+        `decode` gives the most likely token and no logits.
         Raises LbrxError for a bad value, or with every part of the model that cannot be exported.
         """
         from lbrx.models.export import exporter
+        from lbrx.models.export.network_program import ProgramStyle
 
-        settings = exporter.settings_of(self.config, context, chunk, quantize)
+        style = ProgramStyle(cache, attention, greedy)
+        settings = exporter.settings_of(self.config, context, chunk, quantize, style)
         exporter.export_network(self.engine.network, Path(path), settings)
 
     def _text(self, prompt: Prompt, options: GenerationOptions, repeat: int = 0) -> TextState:
         """The state of a new text. The prompt has to leave room in the context."""
-        tokens, context = self._tokens(prompt), self.engine.context
-        if not tokens:
-            raise LbrxError("the prompt is empty: give at least one token of text")
-        if len(tokens) >= context:
-            larger = ", or open the model with a larger context"
-            raise LbrxError(
-                f"the prompt has {len(tokens):,} tokens, and the context is {context:,}: "
-                f"shorten it{larger if context < self.config.context else ''}"
-            )
+        tokens, context = self.prompt_tokens(prompt), self.engine.context
+        check_prompt(len(tokens), context, self.config.context)
         return TextState(tokens, self.tokenizer, options, context, repeat)
 
-    def _tokens(self, prompt: Any) -> list[int]:
+    def prompt_tokens(self, prompt: Any) -> list[int]:
+        """The token ids of a prompt, with the special tokens around it."""
         if isinstance(prompt, str):
             return self._checked(self.tokenizer.encode(prompt))
         if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping):
@@ -305,7 +317,8 @@ def _completion(
 ) -> Completion:
     assert text.finish_reason is not None
     logprobs = text.logprobs if options.logprobs else None
-    return Completion(shown, text.tokens, text.finish_reason, timing, logprobs)
+    likely = text.top_logprobs if options.top_logprobs else None
+    return Completion(shown, text.tokens, text.finish_reason, timing, logprobs, likely)
 
 
 def read_options(given: Mapping[str, Any]) -> GenerationOptions:
@@ -322,6 +335,7 @@ def read_options(given: Mapping[str, Any]) -> GenerationOptions:
     if not all(isinstance(one, str) and one for one in stops):
         raise LbrxError(f"stop={stop!r}: give strings that are not empty")
     check_number("max_tokens", rest.get("max_tokens", 1), 1, integer=True)
+    check_number("top_logprobs", rest.get("top_logprobs", 0), 0, 100, integer=True)
     for name in ("logprobs", "ignore_end"):
         if not isinstance(rest.get(name, False), bool | np.bool_):
             raise LbrxError(f"{name}={rest[name]!r:.80}: give True or False")

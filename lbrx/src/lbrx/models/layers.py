@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.errors import FormatError
-from lbrx.formats.checks import brief
+from lbrx.files.formats.checks import brief
 from lbrx.models.config import ModelConfig, RopeSettings
 from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.quantized import linear, linears
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.quantized import linear, linears
+
+LinearMap = Callable[[Tensor], Tensor]
 
 
 class Linear:
-    """x @ weight.T + bias. The bias is used if the file has one, and required with `bias=True`."""
+    """x @ weight.T + bias. The bias is used if the file has one, and required with `bias=True`.
+    Adapters of the matrix are added."""
 
     def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
         self.weight = weights.matrix("weight", outputs, inputs)
         self.bias = weights.vector("bias", outputs) if bias or "bias" in weights else None
+        self.name = weights.prefix.removesuffix(".")
+        self.paired = weights.has_pairs
+        """Whether its rows are in the pairs of `Weights`."""
+        self.head_size = weights.head_size
+        self.update: LinearMap | None = weights.update(outputs, inputs)
+        """What adapters add to its result, also one that is being trained."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        return apply_weight(x, self.weight, self.bias)
+        product = apply_weight(x, self.weight, self.bias)
+        return product if self.update is None else product + self.update(x)
+
+    def finished(self, x: Tensor, product: Tensor) -> Tensor:
+        """The result for x, from its product with the weight."""
+        if self.bias is not None:
+            product = product + self.bias
+        return product if self.update is None else product + self.update(x)
 
 
 def apply_each(x: Tensor, *maps: Linear) -> list[Tensor]:
@@ -33,10 +50,7 @@ def apply_each(x: Tensor, *maps: Linear) -> list[Tensor]:
     if any(each.weight.metadata.quantization is None for each in maps):
         return [each(x) for each in maps]
     products = linears(x, [each.weight for each in maps])
-    return [
-        product if each.bias is None else product + each.bias
-        for product, each in zip(products, maps, strict=True)
-    ]
+    return [each.finished(x, product) for product, each in zip(products, maps, strict=True)]
 
 
 def apply_weight(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -45,6 +59,16 @@ def apply_weight(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
         product = linear(x.astype(weight.dtype), weight).astype(x.dtype)
         return product if bias is None else product + bias
     return linear(x, weight, bias)
+
+
+class Norm(Protocol):
+    """Normalises the last axis."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The norm of x + added, and the sum itself."""
+        ...
 
 
 class RMSNorm:
@@ -69,9 +93,12 @@ class RMSNorm:
 class Rotary:
     """Rotary position embedding (RoPE) of queries and keys."""
 
-    def __init__(self, rope: RopeSettings, weights: Weights, head_size: int) -> None:
+    def __init__(
+        self, rope: RopeSettings, weights: Weights, head_size: int, *, neighbours: bool = False
+    ) -> None:
+        """`neighbours` says that an architecture rotates neighbouring features together."""
         self.rope = rope
-        self.interleaved = weights.interleaved
+        self.interleaved = neighbours or weights.interleaved
         self.factors = None
         if rope.factors is not None:
             self.factors = tensor(np.asarray(rope.factors, np.float32), device=weights.device)
@@ -97,8 +124,9 @@ class Attention:
     """Causal multi-head attention over the KV cache.
 
     `head_norms` normalises queries and keys per head, with `norm_offset` as in `RMSNorm`;
-    `use_rope=False` leaves out positions; `scale` multiplies scores (by default the inverse root
-    of the head size); `window` limits how far a token looks back; `cap` bounds scores softly.
+    `use_rope=False` leaves out positions, `neighbours` is for `Rotary`; `scale` multiplies scores
+    (by default the inverse root of the head size); `window` limits how far a token looks back;
+    `cap` bounds scores softly; `output` names the last projection.
     """
 
     def __init__(
@@ -112,25 +140,29 @@ class Attention:
         norm_offset: float = 0,
         rope: RopeSettings | None = None,
         use_rope: bool = True,
+        neighbours: bool = False,
         scale: float | None = None,
         window: int = 0,
         cap: float = 0,
+        output: str = "o_proj",
     ) -> None:
         self.layer = layer
         self.heads, self.kv_heads, self.size = config.heads, config.kv_heads, config.head_size
         self.make_projections(weights, config, bias)
-        queries = self.heads * self.size
-        self.output = Linear(weights.inside("o_proj"), config.hidden, queries)
+        self.output = self.make_output(weights.inside(output), config)
         self.query_norm = self.key_norm = None
         if head_norms:
             self.query_norm, self.key_norm = (
                 RMSNorm(weights.inside(name), self.size, config.norm_eps, norm_offset)
                 for name in ("q_norm", "k_norm")
             )
-        self.rotary = Rotary(rope or config.rope, weights, self.size) if use_rope else None
+        self.rotary = None
+        if use_rope:
+            self.rotary = Rotary(rope or config.rope, weights, self.size, neighbours=neighbours)
         self.scale = scale
         self.window = window
         self.cap = cap
+        self.sinks = weights.vector("sinks", self.heads) if "sinks" in weights else None
 
     def make_projections(self, weights: Weights, config: ModelConfig, bias: bool) -> None:
         queries, keys = self.heads * self.size, self.kv_heads * self.size
@@ -138,16 +170,25 @@ class Attention:
         self.key = Linear(weights.inside("k_proj"), keys, config.hidden, bias)
         self.value = Linear(weights.inside("v_proj"), keys, config.hidden, bias)
 
+    def make_output(self, weights: Weights, config: ModelConfig) -> LinearMap:
+        """The map from all heads back to hidden states."""
+        return Linear(weights, config.hidden, self.heads * self.size)
+
     def __call__(self, x: Tensor, step: ForwardStep) -> Tensor:
-        queries, keys, values = self.project(x)
+        return self.output(self.attend(self.project(x), step))
+
+    def attend(self, projected: list[Tensor], step: ForwardStep) -> Tensor:
+        """What the heads see, side by side, from what `project` gives."""
+        queries, keys, values = projected
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
         if self.rotary is not None:
             queries, keys = (self.rotary(heads, step.positions) for heads in (queries, keys))
         options = {"window": self.window, "scale": self.scale, "cap": self.cap}
-        attended = step.attend(self.layer, queries, keys, values, **options)
-        return self.output(attended.transpose(1, 2).reshape(*x.shape[:2], self.heads * self.size))
+        attended = step.attend(self.layer, queries, keys, values, self.sinks, **options)
+        batch, _, tokens, _ = attended.shape
+        return attended.transpose(1, 2).reshape(batch, tokens, self.heads * self.size)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values: (batch, tokens, heads, size)."""
@@ -155,6 +196,7 @@ class Attention:
         return [part.reshape(*x.shape[:2], -1, self.size) for part in every]
 
 
+Attending = Callable[[Tensor, ForwardStep], Tensor]
 Gate = Callable[[Tensor, Tensor], Tensor]
 
 

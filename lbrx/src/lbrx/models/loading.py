@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, DtypeLike
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, DtypeLike
 from lbrx.errors import LbrxError
-from lbrx.formats.packaged_models import model_path
-from lbrx.formats.quantized_checkpoints import check_readable
+from lbrx.files.formats.packaged_models import model_path
+from lbrx.files.stored.stored_model import StoredModel, open_model
 from lbrx.models import architectures
-from lbrx.models.config import ModelConfig, model_type_of, read_config
+from lbrx.models.adapters import AdapterLike, Adapters
+from lbrx.models.config import ModelConfig, read_config
 from lbrx.models.decoder import Decoder
 from lbrx.models.engine import Engine
 from lbrx.models.kv_cache import find_cache_type
@@ -22,8 +23,7 @@ from lbrx.models.sampling import check_number
 from lbrx.models.tokenizer import read_tokenizer
 from lbrx.models.weights import Weights, bytes_in_memory
 from lbrx.process import give_back, memory_limit
-from lbrx.tensor.placement import default_device
-from lbrx.tensor.stored_model import StoredModel, open_model
+from lbrx.tensors.placement import default_device
 
 """Models that are Python packages: name to distribution, module and file pattern."""
 PREFILL = ("gpu", "neural-engine", "auto")
@@ -37,6 +37,7 @@ def language_model(
     cache_dtype: DtypeLike = dt.float16,
     device: str | None = None,
     prefill: str = "gpu",
+    adapters: Sequence[AdapterLike] = (),
     on_memory_plan: Callable[[MemoryPlan], object] | None = None,
 ) -> LanguageModel:
     """Open a language model to generate text with.
@@ -55,6 +56,8 @@ def language_model(
     - `device`: "metal" or "cpu"; by default `lbrx.default_device()`.
     - `prefill`: what reads prompts: "gpu", which is the device; "neural-engine", a Core ML program
       that is exported once and kept in LBRX_CACHE; or "auto", which models both and chooses.
+    - `adapters`: LoRA adapters, each as `PATH` or `PATH:scale`, that are added beside the weights,
+      which stay as they are stored. Several are added up.
     - `on_memory_plan`: called with the `MemoryPlan` before the weights are loaded.
 
     Raises `LbrxError` if there is no such model, if the weights and the cache do not fit the
@@ -69,9 +72,8 @@ def language_model(
         source = path_or_name
     else:
         source = open_model(model_path(path_or_name))
-    check_readable(source.files)
-    network = architectures.find(model_type_of(source))
-    config = read_config(source)
+    network = architectures.network_of(source)
+    config = network.adapted(read_config(source))
     tokens = _context(config, context)
     config = replace(config, rope=config.rope.for_context(tokens))
     cache_type = find_cache_type(cache_dtype, config.head_size)
@@ -83,8 +85,11 @@ def language_model(
         on_memory_plan(memory)
     tokenizer = read_tokenizer(source)
     give_back()  # memory that only building the vocabulary needed
-    weights = Weights(source, place, compute_dtype(place, network))
+    beside = Adapters(adapters) if adapters else None
+    weights = Weights(source, config, place, compute_dtype(place, network), beside)
     engine = Engine(network(config, weights), cache_type, memory)
+    if beside is not None:
+        beside.check_used()
     if prefill != "gpu":
         from lbrx.models.export.prompt_reader import NeuralEngineReader
 
@@ -116,4 +121,4 @@ def compute_dtype(device: str, network: type[Decoder]) -> Dtype:
         return dt.float32
     from lbrx.metal import context
 
-    return dt.float16 if context().info.simd_hardware else dt.float32
+    return context().info.by_kind(wide=dt.float32, simd=dt.float16)

@@ -70,7 +70,8 @@ def plan_memory(
     # A matrix product with many rows may dequantize one matrix of a layer.
     expanded = max(config.intermediate, config.heads * config.head_size) * config.hidden
     scratch = 4 * (CHUNK * wide + expanded + 2 * config.vocabulary)
-    return MemoryPlan(weights, config.cache_bytes(tokens, itemsize), scratch, limit, tokens)
+    cache = config.cache_bytes(tokens, itemsize) + config.state_bytes
+    return MemoryPlan(weights, cache, scratch, limit, tokens)
 
 
 def _size(nbytes: int) -> str:

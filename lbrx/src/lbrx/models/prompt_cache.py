@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.arrays.storage import empty_aligned
 from lbrx.errors import FormatError, LbrxError
+from lbrx.files.stored.stored_model import open_model
 from lbrx.models.engine import Engine
-from lbrx.storage import empty_aligned
-from lbrx.tensor.creation import from_numpy, tensor
-from lbrx.tensor.stored_model import open_model
+from lbrx.tensors.creation import from_numpy, tensor
 
 _FORMAT = "lbrx prompt cache 2"
 
@@ -30,9 +30,10 @@ def fingerprint(engine: Engine) -> str:
 
 def write(engine: Engine, path: str | PathLike[str]) -> None:
     """Save the tokens that are in the engine's cache. Raises LbrxError if there are none."""
-    from lbrx.tensor.files import save
+    from lbrx.files.stored.load_and_save import save
 
     target = _ordinary_file(path)
+    _check_plain(engine)
     with engine.lock:
         if engine.cache is None or not engine.cached_tokens:
             raise LbrxError("there is nothing to save: generate from a single prompt first")
@@ -61,6 +62,7 @@ def read(engine: Engine, path: str | PathLike[str]) -> int:
     Raises FormatError for a damaged file, or one of another model or cache type.
     """
     name = _ordinary_file(path)
+    _check_plain(engine)
     file = open_model(name)
     if file.metadata.get("format") != _FORMAT or set(file) != {"cache", "tokens"}:
         raise FormatError(f"{name} is not a prompt cache: give a file that save_prompt wrote")
@@ -78,6 +80,14 @@ def read(engine: Engine, path: str | PathLike[str]) -> int:
         cache.write(cached)
         engine.cached_tokens = tokens.tolist()
     return len(tokens)
+
+
+def _check_plain(engine: Engine) -> None:
+    if engine.network.config.states:
+        raise LbrxError(
+            f"{engine.network.config.model_type} has recurrent layers, whose states are not saved: "
+            "give the prompt again"
+        )
 
 
 def _ordinary_file(path: str | PathLike[str]) -> Path:

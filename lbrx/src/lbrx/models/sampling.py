@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any
 
@@ -33,6 +34,12 @@ class Sampling:
     """Draw from tokens at least this many times as likely as the most likely one."""
     repetition_penalty: float = 1.0
     """Above 1, tokens that occur in the text so far become less likely."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens that were generated."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logits of tokens for each time that they were generated."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """What is added to the logits of tokens, by their ids."""
     seed: int | None = None
     """Makes the choice reproducible. None draws different tokens each time."""
 
@@ -42,13 +49,22 @@ class Sampling:
         check_number("top_p", self.top_p, 0, 1)
         check_number("min_p", self.min_p, 0, 1)
         check_number("repetition_penalty", self.repetition_penalty, 0.001, 1000)
+        check_number("presence_penalty", self.presence_penalty, -2, 2)
+        check_number("frequency_penalty", self.frequency_penalty, -2, 2)
+        _check_bias(self.logit_bias)
         if self.seed is not None:
             check_number("seed", self.seed, 0, integer=True)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the token with the largest logit is always chosen."""
-        return self.temperature == 0 and self.repetition_penalty == 1
+        return self.temperature == 0 and not self.adjusts
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before a token is chosen."""
+        penalised = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
+        return bool(penalised or self.logit_bias)
 
 
 def check_number(
@@ -61,6 +77,14 @@ def check_number(
         above = f" to {high:,}" if high < math.inf else " or more"
         what = "an integer" if integer else "a number"
         raise LbrxError(f"{name}={value!r}: give {what}, {low:,}{above}")
+
+
+def _check_bias(bias: Any) -> None:
+    if not isinstance(bias, Mapping):
+        raise LbrxError(f"logit_bias={bias!r:.80}: give a mapping from token ids to numbers")
+    for token, value in bias.items():
+        check_number("a token id of logit_bias", token, 0, integer=True)
+        check_number(f"logit_bias of token {token}", value, -1000, 1000)
 
 
 class Sampler:
@@ -77,15 +101,31 @@ class Sampler:
         seed = self.sampling.seed
         return np.random.default_rng(None if seed is None else [seed, self._repeat])
 
-    def choose(self, logits: Logits, before: Iterable[int]) -> int:
+    def choose(self, logits: Logits, prompt: Sequence[int], generated: Sequence[int] = ()) -> int:
         """The next token, given its logits and the tokens of the text so far."""
         wanted = self.sampling
-        if wanted.repetition_penalty != 1:
-            logits = penalise_repetition(logits, before, wanted.repetition_penalty)
+        if wanted.adjusts:
+            logits = adjusted(logits, prompt, generated, wanted)
         if wanted.temperature == 0:
             return int(np.argmax(logits))
         tokens, weights = candidates(logits, wanted)
         return int(tokens[draw(weights, self._random.random())])
+
+
+def adjusted(
+    logits: Logits, prompt: Sequence[int], generated: Sequence[int], wanted: Sampling
+) -> Logits:
+    """Logits with all penalties and biases."""
+    if wanted.repetition_penalty != 1:
+        logits = penalise_repetition(logits, chain(prompt, generated), wanted.repetition_penalty)
+    result = logits.copy()
+    if wanted.presence_penalty or wanted.frequency_penalty:
+        used, counts = np.unique(np.asarray(generated, np.intp), return_counts=True)
+        result[used] -= wanted.presence_penalty + wanted.frequency_penalty * counts
+    for token, bias in wanted.logit_bias.items():
+        if token < len(result):
+            result[token] += bias
+    return result
 
 
 def penalise_repetition(logits: Logits, before: Iterable[int], penalty: float) -> Logits:
@@ -166,6 +206,13 @@ def largest(values: Logits, count: int) -> NDArray[np.intp]:
     peaks = values[:whole].reshape(-1, width).max(axis=1)
     found = np.flatnonzero(values >= np.partition(peaks, -count)[-count])
     return found[np.argpartition(values[found], -count)[-count:]]
+
+
+def most_likely(logits: Logits, count: int) -> list[tuple[int, float]]:
+    """The `count` most likely tokens with their log-probabilities, the most likely first."""
+    chosen = largest(logits, min(count, len(logits)))
+    order = chosen[np.lexsort((chosen, -logits[chosen]))]
+    return [(int(token), log_probability(logits, int(token))) for token in order]
 
 
 def log_probability(logits: Logits, token: int) -> float:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError, LbrxError
-from lbrx.formats.checks import bad, read_json, shown
-from lbrx.formats.tokenizers import sentencepiece
-from lbrx.formats.tokenizers.tokenizer_files import tokenizer_parts
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.extras import install
+from lbrx.files.formats.checks import bad, read_json, shown
+from lbrx.files.formats.tokenizers import sentencepiece
+from lbrx.files.formats.tokenizers.tokenizer_files import tokenizer_parts
+from lbrx.files.stored.stored_model import StoredModel
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 _PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
@@ -183,7 +184,7 @@ def _library() -> Any:
         import tokenizers
     except ImportError:
         raise LbrxError(
-            "running language models needs the package tokenizers: pip install 'lbrx[models]'"
+            f"running language models needs the package tokenizers: {install('models')}"
         ) from None
     return tokenizers
 

@@ -1,8 +1,8 @@
 """Shapes of usual language models, to compile their kernels before there is a model.
 
 The kernels depend on the architecture, the sizes of heads and the types of weights, and hardly on
-other sizes. Models of two layers with undefined weights go through the steps of an engine within
-`listing_pipelines`, so nothing is computed.
+other sizes. Steps of models of two layers with undefined weights are planned, so nothing is
+computed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lbrx import dtype as dt
 from lbrx import quant
-from lbrx.dtype import Dtype
-from lbrx.metal.commands import recording
-from lbrx.metal.library import PipelineRequest, listing_pipelines
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.metal.library import PipelineRequest, distinct
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, RopeSettings
-from lbrx.models.engine import MIN_CAPACITY, Engine
-from lbrx.models.kv_cache import CACHE_TYPES
+from lbrx.models.engine import MIN_CAPACITY, Engine, Prediction
+from lbrx.models.kv_cache import CACHE_TYPES, ForwardStep, KVCache
 from lbrx.models.loading import compute_dtype
 from lbrx.models.memory_plan import CHUNK, MemoryPlan
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.evaluation import start
-from lbrx.tensor.long_lived import new_cache
-from lbrx.tensor.quantized import pack
+from lbrx.scheduler.graph_plan import pipelines
+from lbrx.scheduler.metal_device import copy_pipelines
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import zeros
+from lbrx.tensors.long_lived import new_cache
+from lbrx.tensors.quantized import pack
 
 LAYERS = 2  # the first has no sum before its norm
 CONTEXT = 8192
@@ -77,16 +77,25 @@ class UndefinedWeights(Weights):
 
     def __init__(self, model: UsualModel, dtype: Dtype) -> None:
         self.usual = model
-        self.interleaved = model.interleaved
         self.dtype = dtype
         self.device = DEVICE
+        self.adapters = None
+        self.head_size = model.config.head_size
         self.prefix = ""
+
+    @property
+    def interleaved(self) -> bool:
+        return self.usual.interleaved
+
+    @property
+    def has_pairs(self) -> bool:
+        return self.interleaved and self.prefix.endswith(("q_proj.", "k_proj."))
 
     def __contains__(self, name: str) -> bool:
         return False
 
-    def vector(self, name: str, size: int) -> Tensor:
-        return new_cache((size,), self.dtype, self.device)
+    def vector(self, name: str, *shape: int) -> Tensor:
+        return new_cache(shape, self.dtype, self.device)
 
     def matrix(self, name: str, rows: int, columns: int) -> Tensor:
         layers, others = self.usual.weights
@@ -100,14 +109,27 @@ def model_pipelines(model: UsualModel) -> list[PipelineRequest]:
     config = model.config
     network = architectures.find(config.model_type)
     dtype = compute_dtype(DEVICE, network)
-    with listing_pipelines() as requests:
-        memory = MemoryPlan(0, 0, 0, 0, config.context)
-        decoder = network(config, UndefinedWeights(model, dtype))
-        engine = Engine(decoder, CACHE_TYPES["float16"], memory)
-        for tokens in PROMPTS:
-            engine.prefill([[0] * tokens], MIN_CAPACITY)
-        assert engine.cache is not None
-        token, position = (tensor([[0]], dtype=d, device=DEVICE) for d in (dt.int64, dt.int32))
-        with recording():
-            start(engine.decode_step(engine.cache)(token, position))
-    return list(requests)
+    memory = MemoryPlan(0, 0, 0, 0, config.context)
+    decoder = network(config, UndefinedWeights(model, dtype))
+    engine = Engine(decoder, CACHE_TYPES["float16"], memory)
+    cache = engine.reserve(1, max(PROMPTS) + MIN_CAPACITY)
+    found: list[PipelineRequest] = []
+    for count in PROMPTS:
+        tokens, places = (zeros((1, count), dtype=dt.int32, device=DEVICE) for _ in range(2))
+        length = zeros(1, dtype=dt.int32, device=DEVICE)
+        logits = decoder.logits(tokens, ForwardStep(cache, places, length))
+        found += _pipelines(engine.predict(logits, places[:, -1:]), replayed=False)
+    token, position = (zeros((1, 1), dtype=d, device=DEVICE) for d in (dt.int64, dt.int32))
+    found += _pipelines(engine.decode_step(cache)(token, position), replayed=True)
+    return distinct(found + _growth_pipelines(engine, cache))
+
+
+def _growth_pipelines(engine: Engine, cache: KVCache) -> list[PipelineRequest]:
+    """Those that copy what a full cache has into one with more room."""
+    config, kind = engine.network.config, engine.cache_type
+    full = KVCache(config, cache.batch, MIN_CAPACITY, kind, DEVICE).store[..., : PROMPTS[0], :]
+    return copy_pipelines(full.array, cache.store[..., : PROMPTS[0], :].array)
+
+
+def _pipelines(prediction: Prediction, *, replayed: bool) -> list[PipelineRequest]:
+    return pipelines([each.array.storage for each in prediction], replayed=replayed)

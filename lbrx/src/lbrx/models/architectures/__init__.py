@@ -1,19 +1,27 @@
 """The networks: a module for each `model_type` of config.json, named after it, with a `Network`.
 
-A new architecture is a module in this folder and a case in `find`.
+A new architecture is a module in this folder. Other distributions add theirs by entry points.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pkgutil import iter_modules
 
+from lbrx.entry_points import imported, named
 from lbrx.errors import FormatError
+from lbrx.files.formats.quantized_checkpoints import check_readable
+from lbrx.files.stored.stored_model import StoredModel
+from lbrx.models.config import model_type_of
 from lbrx.models.decoder import Decoder
+
+ENTRY_POINTS = "lbrx.architectures"
+_OURS = frozenset(module.name for module in iter_modules(__path__))
 
 
 def known() -> list[str]:
     """The model types that lbrx runs."""
-    return sorted(module.name for module in iter_modules(__path__))
+    return sorted({*_OURS, *named(ENTRY_POINTS)})
 
 
 def find(model_type: str) -> type[Decoder]:
@@ -21,32 +29,22 @@ def find(model_type: str) -> type[Decoder]:
 
     Raises FormatError for a model type that lbrx does not run.
     """
-    Network: type[Decoder]
-    match model_type:
-        case "gemma2":
-            from lbrx.models.architectures.gemma2 import Network
-        case "gemma3_text":
-            from lbrx.models.architectures.gemma3_text import Network
-        case "llama":
-            from lbrx.models.architectures.llama import Network
-        case "mistral":
-            from lbrx.models.architectures.mistral import Network
-        case "mixtral":
-            from lbrx.models.architectures.mixtral import Network
-        case "phi3":
-            from lbrx.models.architectures.phi3 import Network
-        case "qwen2":
-            from lbrx.models.architectures.qwen2 import Network
-        case "qwen2_moe":
-            from lbrx.models.architectures.qwen2_moe import Network
-        case "qwen3":
-            from lbrx.models.architectures.qwen3 import Network
-        case "qwen3_moe":
-            from lbrx.models.architectures.qwen3_moe import Network
-        case "smollm3":
-            from lbrx.models.architectures.smollm3 import Network
-        case _:
-            raise FormatError(
-                f"the architecture {model_type!r} is unknown: lbrx runs {', '.join(known())}"
-            )
-    return Network
+    ours = model_type in _OURS
+    module = (
+        import_module(f"{__name__}.{model_type}") if ours else imported(ENTRY_POINTS, model_type)
+    )
+    if module is None:
+        raise FormatError(
+            f"the architecture {model_type!r} is unknown: lbrx runs {', '.join(known())}"
+        )
+    network: type[Decoder] = module.Network
+    return network
+
+
+def network_of(model: StoredModel) -> type[Decoder]:
+    """The network of a stored model, which is not read.
+
+    Raises FormatError for a model type or a quantization that lbrx does not run.
+    """
+    check_readable(model.files)
+    return find(model_type_of(model))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from lbrx.models.config import ModelConfig
-from lbrx.models.decoder import Decoder
+from lbrx.models.decoder import Decoder, Layer
 from lbrx.models.kv_cache import ForwardStep
 from lbrx.models.layers import Attention, GatedMLP, RMSNorm, read_gate
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
+from lbrx.tensors.core import Tensor
 
 NORM_OFFSET = 1.0  # Gemma stores norm weights minus one
 
@@ -43,7 +43,7 @@ class Network(Decoder):
     def embed(self, tokens: Tensor) -> Tensor:
         return super().embed(tokens) * math.sqrt(self.config.hidden)
 
-    def make_layer(self, weights: Weights, index: int) -> SandwichLayer:
+    def make_layer(self, weights: Weights, index: int) -> Layer:
         attention = Attention(
             weights.inside("self_attn"),
             self.config,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.kv_cache import ForwardStep
-from lbrx.models.layers import Attention, GatedMLP, RMSNorm, read_gate
+from lbrx.models.layers import Attending, Attention, GatedMLP, RMSNorm, read_gate
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
+from lbrx.tensors.core import Tensor
 
 
 class PreNormLayer:
@@ -19,7 +19,7 @@ class PreNormLayer:
         self,
         weights: Weights,
         config: ModelConfig,
-        attention: Attention,
+        attention: Attending,
         mlp: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         size, eps = config.hidden, config.norm_eps

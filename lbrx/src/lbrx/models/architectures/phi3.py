@@ -5,9 +5,9 @@ from __future__ import annotations
 from lbrx.models.architectures.llama import PreNormLayer
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
-from lbrx.models.layers import Attention, Linear, read_gate
+from lbrx.models.layers import Attention, Linear, LinearMap, read_gate
 from lbrx.models.weights import Weights
-from lbrx.tensor.core import Tensor
+from lbrx.tensors.core import Tensor
 
 
 class JoinedAttention(Attention):
@@ -15,7 +15,7 @@ class JoinedAttention(Attention):
 
     def make_projections(self, weights: Weights, config: ModelConfig, bias: bool) -> None:
         width = (self.heads + 2 * self.kv_heads) * self.size
-        self.joined = Linear(weights.inside("qkv_proj"), width, config.hidden, bias)
+        self.joined: LinearMap = Linear(weights.inside("qkv_proj"), width, config.hidden, bias)
 
     def project(self, x: Tensor) -> list[Tensor]:
         heads = self.joined(x).reshape(*x.shape[:2], self.heads + 2 * self.kv_heads, self.size)
@@ -26,10 +26,16 @@ class JoinedAttention(Attention):
 class JoinedMLP:
     """A gated MLP with the gate in the first half of one matrix's rows, `up` in the second."""
 
-    def __init__(self, weights: Weights, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        names: tuple[str, str] = ("gate_up_proj", "down_proj"),
+    ) -> None:
+        joined, down = names
         self.width = config.intermediate
-        self.joined = Linear(weights.inside("gate_up_proj"), 2 * self.width, config.hidden)
-        self.down = Linear(weights.inside("down_proj"), config.hidden, self.width)
+        self.joined = Linear(weights.inside(joined), 2 * self.width, config.hidden)
+        self.down = Linear(weights.inside(down), config.hidden, self.width)
         self.activation = read_gate(config)
 
     def __call__(self, x: Tensor) -> Tensor:

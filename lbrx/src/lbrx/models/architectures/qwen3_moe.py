@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lbrx.models.architectures import qwen2, qwen3
+from lbrx.models.architectures import qwen3
 from lbrx.models.architectures.llama import PreNormLayer
+from lbrx.models.decoder import Decoder
 from lbrx.models.experts import Experts, count_experts
 from lbrx.models.weights import Weights
 
@@ -14,7 +15,7 @@ class Network(qwen3.Network):
         return PreNormLayer(weights, self.config, attention, make_experts(self, weights, index))
 
 
-def make_experts(network: qwen2.Network, weights: Weights, index: int) -> Experts | None:
+def make_experts(network: Decoder, weights: Weights, index: int) -> Experts | None:
     """The experts of a layer; None for a layer with an ordinary MLP."""
     config = network.config
     dense = config.settings.get("mlp_only_layers")

@@ -13,7 +13,14 @@ from lbrx.errors import LbrxError
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.export.network_parts import PartsReader, check_exportable
-from lbrx.models.export.network_program import NetworkParts, language_function
+from lbrx.models.export.network_program import (
+    ATTENTIONS,
+    CACHES,
+    USUAL_STYLE,
+    NetworkParts,
+    ProgramStyle,
+    language_function,
+)
 from lbrx.neural_engine.mil_package import check_path, write_package
 from lbrx.neural_engine.weight_forms import WeightForm, parse_form
 
@@ -33,6 +40,7 @@ FEATURES = {
     "values": "Values of the text's tokens, in the same layout.",
     "hidden": "Normalised hidden states of the chunk's tokens: (1, channels, 1, chunk).",
     "logits": "Logits of the next token: (1, vocabulary).",
+    "token": "The most likely next token, (1).",
 }
 
 
@@ -46,8 +54,12 @@ class ExportSettings:
     context: int = DEFAULT_CONTEXT
     chunk: int = DEFAULT_CHUNK
     form: WeightForm = WeightForm.F16
+    style: ProgramStyle = USUAL_STYLE
 
     def __post_init__(self) -> None:
+        for name, known in (("cache", CACHES), ("attention", ATTENTIONS)):
+            if (way := getattr(self.style, name)) not in known:
+                raise LbrxError(f"{name}={way!r}: give {' or '.join(known)}")
         for name, low, high in (
             ("chunk", SMALLEST_CHUNK, MAX_CONTEXT),
             ("context", SMALLEST_CHUNK, MAX_CONTEXT),
@@ -61,13 +73,18 @@ class ExportSettings:
 
 
 def settings_of(
-    config: ModelConfig, context: int | None, chunk: int | None, quantize: str
+    config: ModelConfig,
+    context: int | None,
+    chunk: int | None,
+    quantize: str,
+    style: ProgramStyle | None = None,
 ) -> ExportSettings:
     """Settings from arguments; a context of None is what the model was trained for, at most
     DEFAULT_CONTEXT. Raises LbrxError for a bad one."""
     form = parse_form(quantize)
     longest = min(DEFAULT_CONTEXT, config.context) if context is None else context
-    return ExportSettings(longest, DEFAULT_CHUNK if chunk is None else chunk, form)
+    tokens = DEFAULT_CHUNK if chunk is None else chunk
+    return ExportSettings(longest, tokens, form, style or USUAL_STYLE)
 
 
 def export_network(
@@ -87,7 +104,7 @@ def export_network(
     parts = NetworkParts.read(PartsReader(network, settings.form))
     sizes = {"prefill": settings.chunk, "decode": 1}
     made = {
-        name: language_function(parts, settings.context, tokens)
+        name: language_function(parts, settings.context, tokens, settings.style)
         for name, tokens in sizes.items()
         if name in (tuple(functions) or sizes)
     }

@@ -70,6 +70,8 @@ def check_exportable(network: Decoder) -> None:
 
 def _refusals(network: Decoder) -> Iterator[str]:
     config = network.config
+    if network.weights.adapters is not None:
+        yield "adapters beside the weights: give BASE+ADAPTER as the model"
     if config.head_size % WIDTH:
         yield (
             f"head size {config.head_size}: a state's width has to be a multiple of {WIDTH}, so "
@@ -77,8 +79,10 @@ def _refusals(network: Decoder) -> Iterator[str]:
         )
     if not type(network).supports_float16:
         yield "values between layers exceed the range of fp16: the Neural Engine has no wider type"
-    if type(network).embed is not Decoder.embed:
-        yield "scaled embeddings: only plain ones are translated"
+    if type(network).embed is not Decoder.embed or type(network).embed_at is not Decoder.embed_at:
+        yield "scaled embeddings, or embedded positions: only plain embeddings are translated"
+    if network.output_factor != 1:
+        yield "scaled logits: not translated"
     if config.number("final_logit_softcapping"):
         yield "capped logits: not translated"
     for layer in network.layers:
@@ -89,9 +93,10 @@ def _layer_refusals(layer: Any) -> Iterator[str]:
     if type(layer) is not PreNormLayer:
         yield f"layers of type {type(layer).__name__}: only layers with norms in front"
         return
-    if type(layer.attention) not in (Attention, JoinedAttention):
-        yield f"attention of type {type(layer.attention).__name__}: not translated"
-    elif layer.attention.cap:
+    attention: Any = layer.attention
+    if type(attention) not in (Attention, JoinedAttention):
+        yield f"attention of type {type(attention).__name__}: not translated"
+    elif attention.cap:
         yield "capped scores of attention: the operation has no cap"
     if not isinstance(layer.mlp, GatedMLP | JoinedMLP):
         yield f"{type(layer.mlp).__name__}: experts are chosen while it runs, shapes are static"
@@ -136,7 +141,8 @@ class PartsReader:
         )
 
     def final_norm(self) -> NDArray[np.float16]:
-        return values_of(self.network.norm.weight)
+        norm: Any = self.network.norm
+        return values_of(norm.weight)
 
     def embedding(self) -> ProgramWeight:
         return program_weight(self.network.embedding, self.form)
@@ -156,7 +162,7 @@ class PartsReader:
         config = self.config
         widths = (config.heads, config.kv_heads, config.kv_heads)
         if isinstance(attention, JoinedAttention):
-            maps = (attention.joined,) * 3
+            maps: tuple[Any, ...] = (attention.joined,) * 3
             starts = np.cumsum((0, *widths[:2])) * config.head_size
         else:
             maps = (attention.query, attention.key, attention.value)

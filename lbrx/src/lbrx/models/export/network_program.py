@@ -4,7 +4,7 @@ Activations are (1, channels, 1, tokens) and projections 1x1 convolutions, which
 Engine is fastest with. Shapes are static. What depends on the position (embeddings, RoPE, masks) is
 computed from integers in front of the layers, where Core ML uses the CPU; the layers themselves
 have no integers and stay on the Neural Engine. For the same reason the cache is written by two
-products with masks of ones and zeros, not by an update at an index.
+products with masks of ones and zeros, unless a style asks for updates at an index.
 """
 
 from __future__ import annotations
@@ -25,6 +25,29 @@ HIDDEN_SCORE = -1e4
 """Added to the scores of tokens that are not seen: exp of it is 0, and fp16 holds it."""
 HEAD_ROWS = 16384
 """Rows of the output matrix in one convolution: more channels are slow to compile."""
+
+
+CACHES = ("masks", "slices")
+ATTENTIONS = ("operation", "products")
+
+
+@dataclass(frozen=True)
+class ProgramStyle:
+    """Ways of writing the same computation, of which only a Mac can show the fastest."""
+
+    cache: str = CACHES[0]
+    """`masks` write the whole cache without integers; `slices` write new rows at an index."""
+    attention: str = ATTENTIONS[0]
+    """`operation` is Core ML's own; `products` are a product, a softmax and a product."""
+    greedy: bool = False
+    """Whether `decode` gives the most likely token in place of logits."""
+
+
+USUAL_STYLE = ProgramStyle()
+
+
+def _integers(*values: int) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
 
 
 @dataclass(frozen=True)
@@ -61,7 +84,9 @@ def rope_tables(
     return cosines.astype(np.float16), sines.astype(np.float16)
 
 
-def language_function(parts: NetworkParts, context: int, tokens: int) -> Any:
+def language_function(
+    parts: NetworkParts, context: int, tokens: int, style: ProgramStyle | None = None
+) -> Any:
     """The MIL function for so many tokens at a time: with one it gives `logits`, with more the
     normalised `hidden` states. `context` is a multiple of `tokens`."""
     mb, types, config = mil_builder(), mil_types(), parts.config
@@ -72,14 +97,16 @@ def language_function(parts: NetworkParts, context: int, tokens: int) -> Any:
         "keys": mb.state_tensor_placeholder(cache, dtype=types.fp16),
         "values": mb.state_tensor_placeholder(cache, dtype=types.fp16),
     }
-    return build_function(inputs, _Builder(parts, context, tokens).build)
+    builder = _Builder(parts, context, tokens, style or USUAL_STYLE)
+    return build_function(inputs, builder.build)
 
 
 class _Builder:
     """Emits the operations of one function."""
 
-    def __init__(self, parts: NetworkParts, context: int, tokens: int) -> None:
+    def __init__(self, parts: NetworkParts, context: int, tokens: int, style: ProgramStyle) -> None:
         self.mb = mil_builder()
+        self.style = style
         self.parts = parts
         self.config = parts.config
         self.context = context
@@ -90,15 +117,17 @@ class _Builder:
         mb = self.mb
         x = self._embed(tokens)
         self._positions(position)
-        old = [mb.read_state(input=state) for state in (keys, values)]
-        kept: tuple[list[Any], list[Any]] = ([], [])
+        self.states = (keys, values)
+        # What is in the states, as of the layer that is written.
+        self.held = [mb.read_state(input=state) for state in self.states]
+        self.kept: tuple[list[Any], list[Any]] = ([], [])  # parts of whole new states, by layer
         for index, layer in enumerate(self.parts.layers):
             normed = self._norm(x, layer.attention_norm, 1, f"layer{index}_norm1")
-            attended = self._attention(index, layer, normed, old, kept)
+            attended = self._attention(index, layer, normed)
             x = mb.add(x=x, y=attended)
             normed = self._norm(x, layer.mlp_norm, 1, f"layer{index}_norm2")
             x = mb.add(x=x, y=self._mlp(index, layer, normed))
-        for state, rows in ((keys, kept[0]), (values, kept[1])):
+        for state, rows in zip(self.states, self.kept, strict=True) if self.kept[0] else ():
             whole = mb.concat(values=rows, axis=0) if len(rows) > 1 else rows[0]
             mb.coreml_update_state(state=state, value=whole)
         return self._result(self._norm(x, self.parts.norm, 1, "norm"))
@@ -122,6 +151,7 @@ class _Builder:
             )
             for table in tables
         )
+        self.place, self.end = position, mb.add(x=position, y=np.int32(count))
         starts = np.arange(0, self.context, count, dtype=np.int32)
         here = mb.cast(x=mb.equal(x=starts, y=position), dtype="fp16")
         self.here = mb.reshape(x=here, shape=(1, 1, len(starts), 1))
@@ -156,29 +186,17 @@ class _Builder:
         bias = {} if map_.bias is None else {"bias": map_.bias}
         return self.mb.conv(x=x, weight=map_.weight.emit(name), pad_type="valid", **bias)
 
-    def _attention(
-        self, index: int, layer: LayerParts, x: Any, old: list[Any], kept: tuple[Any, Any]
-    ) -> Any:
+    def _attention(self, index: int, layer: LayerParts, x: Any) -> Any:
         mb, config, count = self.mb, self.config, self.tokens
         query = self._heads(x, layer, layer.query, config.heads, f"layer{index}_query")
         key = self._heads(x, layer, layer.key, config.kv_heads, f"layer{index}_key")
         value = self._project(x, layer.value, f"layer{index}_value")
         value = self._rows(mb.reshape(x=value, shape=(1, config.kv_heads, config.head_size, count)))
-        # The operation multiplies scores by the inverse root of the head size itself.
-        factor = layer.scale * config.head_size**0.5
-        if abs(factor - 1) > 1e-6:
-            query = mb.mul(x=query, y=np.float16(factor))
         joined = (1, config.kv_heads, self.group * count, config.head_size)
         query = mb.reshape(x=self._rows(query), shape=joined)
-        cached = [
-            self._written(index, state, rows)
-            for state, rows in zip(old, (self._rows(key), value), strict=True)
-        ]
-        for rows, whole in zip(kept, cached, strict=True):
-            rows.append(whole)
-        attended = mb.scaled_dot_product_attention(
-            query=query, key=cached[0], value=cached[1], attn_mask=self.masks[layer.window]
-        )
+        write = self._updated if self.style.cache == "slices" else self._masked
+        keys, values = write(index, 0, self._rows(key)), write(index, 1, value)
+        attended = self._attended(query, keys, values, layer)
         heads = mb.reshape(x=attended, shape=(1, config.heads, count, config.head_size))
         width = config.heads * config.head_size
         flat = mb.reshape(x=self._rows(heads), shape=(1, width, 1, count))
@@ -208,19 +226,47 @@ class _Builder:
         shape = (*x.shape[:2], end, x.shape[3])
         return self.mb.slice_by_index(x=x, begin=(0, 0, first, 0), end=shape)
 
-    def _written(self, index: int, state: Any, rows: Any) -> Any:
-        """A layer's part of the cache with the new rows at the position."""
+    def _attended(self, query: Any, keys: Any, values: Any, layer: LayerParts) -> Any:
+        mb, mask = self.mb, self.masks[layer.window]
+        # The operation multiplies scores by the inverse root of the head size itself.
+        own = self.config.head_size**-0.5 if self.style.attention == "operation" else 1.0
+        if abs(layer.scale / own - 1) > 1e-6:
+            query = mb.mul(x=query, y=np.float16(layer.scale / own))
+        if self.style.attention == "operation":
+            return mb.scaled_dot_product_attention(
+                query=query, key=keys, value=values, attn_mask=mask
+            )
+        scores = mb.add(x=mb.matmul(x=query, y=keys, transpose_y=True), y=mask)
+        return mb.matmul(x=mb.softmax(x=scores, axis=-1), y=values)
+
+    def _masked(self, index: int, part: int, rows: Any) -> Any:
+        """A layer's part of the cache with the new rows at the position, where masks say."""
         mb, config = self.mb, self.config
         whole = (1, config.kv_heads, self.context, config.head_size)
         blocks = (
             *(1, config.kv_heads),
             *(self.context // self.tokens, self.tokens * config.head_size),
         )
-        old = mb.slice_by_index(x=state, begin=(index, 0, 0, 0), end=(index + 1, *whole[1:]))
-        old = mb.reshape(x=old, shape=blocks)
+        old = mb.reshape(x=self._layer_of(self.held[part], index), shape=blocks)
         new = mb.reshape(x=rows, shape=(1, config.kv_heads, 1, blocks[3]))
         kept, put = mb.mul(x=old, y=self.elsewhere), mb.mul(x=new, y=self.here)
-        return mb.reshape(x=mb.add(x=kept, y=put), shape=whole)
+        made = mb.reshape(x=mb.add(x=kept, y=put), shape=whole)
+        self.kept[part].append(made)
+        return made
+
+    def _updated(self, index: int, part: int, rows: Any) -> Any:
+        """The same by an update of the new rows alone."""
+        mb, config = self.mb, self.config
+        first, last = _integers(index, 0), _integers(index + 1, config.kv_heads)
+        begin = mb.concat(values=(first, self.place, _integers(0)), axis=0)
+        end = mb.concat(values=(last, self.end, _integers(config.head_size)), axis=0)
+        changed = mb.slice_update(x=self.held[part], update=rows, begin=begin, end=end)
+        self.held[part] = mb.coreml_update_state(state=self.states[part], value=changed)
+        return self._layer_of(self.held[part], index)
+
+    def _layer_of(self, state: Any, index: int) -> Any:
+        end = (index + 1, self.config.kv_heads, self.context, self.config.head_size)
+        return self.mb.slice_by_index(x=state, begin=(index, 0, 0, 0), end=end)
 
     def _mlp(self, index: int, layer: LayerParts, x: Any) -> Any:
         mb = self.mb
@@ -243,4 +289,7 @@ class _Builder:
             part = matrix.take(slice(first, first + HEAD_ROWS)).emit(f"head{first}")
             pieces.append(mb.conv(x=normed, weight=part, pad_type="valid"))
         every = mb.concat(values=pieces, axis=1) if len(pieces) > 1 else pieces[0]
-        return mb.reshape(x=every, shape=(1, rows), name="logits")
+        if not self.style.greedy:
+            return mb.reshape(x=every, shape=(1, rows), name="logits")
+        logits = mb.reshape(x=every, shape=(1, rows))
+        return mb.reduce_argmax(x=logits, axis=1, keep_dims=False, name="token")

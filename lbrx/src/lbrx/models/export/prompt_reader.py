@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.models.decoder import Decoder
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
@@ -27,9 +27,9 @@ from lbrx.models.weights import bytes_in_memory
 from lbrx.neural_engine.binding import unit_name
 from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model, read_state
 from lbrx.neural_engine.unit_figures import Unit
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.evaluation import start
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.evaluation import start
 
 SMALLEST_CONTEXT, CONTEXT_STEP = 512, 4
 """Programs are exported for contexts of 512, 2,048 and 8,192 tokens: shapes are static, and a

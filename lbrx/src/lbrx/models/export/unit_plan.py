@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbrx.metal.device import find_chip
+from lbrx.metal.device import chip_of_device, find_chip
+from lbrx.metal.work_policy import work_policy
 from lbrx.models.config import ModelConfig
 from lbrx.models.export.exporter import ExportSettings
 from lbrx.models.memory_plan import CHUNK
 from lbrx.neural_engine.unit_figures import Unit, UnitFigures, unit_figures
 from lbrx.neural_engine.weight_forms import WeightForm
 
-MAX_DELAY, MAX_ENERGY = 1.25, 0.5
-"""The Neural Engine is also chosen where it takes at most MAX_DELAY of the GPU's time with at most
-MAX_ENERGY of its energy."""
 BITS = dict.fromkeys(WeightForm, 16) | {
     form: int(form[3:])
     for form in (
@@ -74,7 +72,9 @@ def unit_cost(
         stored = total * BITS[settings.form] / 8
         size, seen = settings.chunk, float(settings.context)
         computed = -(-tokens // size) * size
-        cached = settings.context * work.cached * 3  # read by attention, read and written whole
+        # Read by attention; masks also read and write the whole of it.
+        times = 3 if settings.style.cache == "masks" else 1
+        cached = settings.context * work.cached * times
     else:
         stored, computed = float(work.file_bytes), tokens
         size, seen = CHUNK, tokens / 2
@@ -92,8 +92,8 @@ def unit_cost(
 def plan_units(
     work: Workload, chip: str, tokens: int, settings: ExportSettings
 ) -> dict[Unit, UnitCost]:
-    """The cost on each unit of a chip of the table, by its name."""
-    figures = unit_figures(find_chip(chip))
+    """The cost on each unit of a chip by its name, of the table or newer."""
+    figures = unit_figures(chip_of_device(chip) or find_chip(chip))
     return {unit: unit_cost(work, each, tokens, settings) for unit, each in figures.items()}
 
 
@@ -108,8 +108,8 @@ class PrefillChoice:
 def choose_prefill(
     work: Workload, chip: str | None, tokens: int, settings: ExportSettings, kept: bool
 ) -> PrefillChoice:
-    """The unit for a prompt. `chip` is None on a device that is not an Apple chip; `kept` says
-    whether the exported program is in the cache already."""
+    """The unit for a prompt, under the policy in force. `chip` is None on a device that is not an
+    Apple chip; `kept` says whether the exported program is in the cache already."""
     if chip is None:
         return PrefillChoice(
             Unit.GPU, "this device is not an Apple chip, so there is no Neural Engine to gain from"
@@ -120,13 +120,16 @@ def choose_prefill(
         )
     costs = plan_units(work, chip, tokens, settings)
     gpu, engine = costs[Unit.GPU], costs[Unit.NEURAL_ENGINE]
+    known = chip_of_device(chip)
+    name = f"{chip}, taken as {known.like}" if known and known.like else chip
     facts = (
-        f"modelled for {chip}, {tokens:,} tokens in chunks of {settings.chunk} of {settings.form} "
+        f"modelled for {name}, {tokens:,} tokens in chunks of {settings.chunk} of {settings.form} "
         f"weights: neural-engine {_cost(engine)}, gpu {_cost(gpu)}"
     )
     delay = engine.prefill_seconds / gpu.prefill_seconds
     saving = engine.prefill_joules / gpu.prefill_joules
-    if delay > 1 and not (delay <= MAX_DELAY and saving <= MAX_ENERGY):
+    policy = work_policy()
+    if delay > 1 and not (delay <= policy.longest_delay and saving <= policy.most_energy):
         return PrefillChoice(Unit.GPU, facts)
     if not kept:
         return PrefillChoice(

@@ -1,0 +1,106 @@
+"""Ollama's chat, generation and list of models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from lbrx.errors import LbrxError
+from lbrx.models.generation import FinishReason
+from lbrx.serve.openai_api import messages_of
+from lbrx.serve.problems import RequestError, body_of, refuse
+from lbrx.serve.service import Answers, Service
+
+NAMES = {"num_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+SAME = (
+    *("temperature", "top_k", "top_p", "min_p", "seed", "stop"),
+    *("presence_penalty", "frequency_penalty"),
+)
+
+
+async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Answers:
+    """Check a request and let the model begin."""
+    service.check_name(body.get("model"))
+    refuse(body, "format", "tools", "images", "suffix", "context", "template")
+    given = body.get("options") or {}
+    if not isinstance(given, dict):
+        raise RequestError(400, "options: give an object")
+    names = {**{name: name for name in SAME}, **NAMES}
+    wanted = {names[name]: value for name, value in given.items() if name in names}
+    if wanted.get("max_tokens") in (-1, -2):  # as much as there is room for
+        del wanted["max_tokens"]
+    if not wanted.get("stop"):
+        wanted.pop("stop", None)
+    wanted.setdefault("temperature", 0.8)
+    return await service.answers([messages_of(body) if chat else _prompt(body)], wanted)
+
+
+def _prompt(body: Mapping[str, Any]) -> Any:
+    """The prompt as a message, or with `raw` as it is."""
+    text = body.get("prompt")
+    if not isinstance(text, str) or not text:
+        raise RequestError(400, "prompt: give a text")
+    if body.get("raw"):
+        return text
+    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    return [*system, {"role": "user", "content": text}]
+
+
+def part(service: Service, shown: str, *, chat: bool) -> dict[str, Any]:
+    """A part of an answer, or the whole one."""
+    said = {"message": {"role": "assistant", "content": shown}} if chat else {"response": shown}
+    return {"model": service.name, "created_at": datetime.now(UTC).isoformat(), **said}
+
+
+def end(answers: Answers, began: float) -> dict[str, Any]:
+    """The fields of the last part."""
+    (text,) = answers.texts
+    return {
+        "done": True,
+        "done_reason": "length" if text.finish_reason is FinishReason.LENGTH else "stop",
+        "total_duration": int((time.monotonic() - began) * 1e9),
+        "prompt_eval_count": len(text.prompt),
+        "eval_count": len(text.tokens),
+    }
+
+
+async def answer(service: Service, answers: Answers, *, chat: bool) -> dict[str, Any]:
+    """The body of a complete answer."""
+    began = time.monotonic()
+    (shown,) = await answers.whole()
+    return {**part(service, shown, chat=chat), **end(answers, began)}
+
+
+async def lines(service: Service, answers: Answers, *, chat: bool) -> AsyncIterator[str]:
+    """An answer in lines of JSON."""
+    began = time.monotonic()
+    try:
+        async for item in answers.pieces():
+            if item is not None and item[1].shown:
+                yield _line({**part(service, item[1].shown, chat=chat), "done": False})
+    except LbrxError as problem:
+        yield _line(body_of(problem, "/api/"))
+        return
+    yield _line({**part(service, "", chat=chat), **end(answers, began)})
+
+
+def _line(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False) + "\n"
+
+
+def tags(service: Service) -> dict[str, Any]:
+    """The list of models."""
+    config = service.model.config
+    details = {"format": "lbrx", "family": config.model_type, "families": [config.model_type]}
+    one = {
+        "name": service.name,
+        "model": service.name,
+        "modified_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
+        "size": service.model.memory.weights,
+        "digest": "",
+        "details": details,
+    }
+    return {"models": [one]}

@@ -1,0 +1,140 @@
+"""A language model behind a server: a thread that computes, and the answers that clients await."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+from lbrx.models import LanguageModel
+from lbrx.models.batch_engine import BatchEngine, Job, Piece
+from lbrx.models.generation import TextState
+from lbrx.models.language_model import read_options
+from lbrx.serve.problems import TIMED_OUT, RequestError
+
+SILENCE = 10.0  # seconds after which a stream says that it is alive
+
+
+class Service:
+    """A model under a name, and its batch engine, which a thread runs until `close`."""
+
+    def __init__(
+        self, model: LanguageModel, name: str, engine: BatchEngine, timeout: float
+    ) -> None:
+        self.model = model
+        self.name = name
+        self.engine = engine
+        self.timeout = timeout
+        self.created = int(time.time())
+        self.first_tokens = 0
+        self.first_token_seconds = 0.0
+        self._thread = threading.Thread(target=engine.run, name="lbrx batch engine")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until all texts have ended, and end the thread."""
+        self.engine.close()
+        self._thread.join()
+
+    def check_name(self, wanted: object) -> None:
+        """Raise RequestError if a request names another model. One that names none means it."""
+        if wanted not in (None, self.name, f"{self.name}:latest"):
+            raise RequestError(
+                404, f"{wanted!r:.200} is not a model here: use {self.name}", "model"
+            )
+
+    async def answers(
+        self, prompts: Sequence[Any], options: dict[str, Any], count: int = 1
+    ) -> Answers:
+        """Let the model complete prompts, each `count` times. Raises LbrxError for bad ones."""
+        texts = await asyncio.to_thread(self._texts, prompts, options, count)
+        return Answers(self, texts)
+
+    def _texts(
+        self, prompts: Sequence[Any], options: dict[str, Any], count: int
+    ) -> list[TextState]:
+        wanted = read_options({"max_tokens": self.engine.slots.context, **options})
+        context, tokenizer = self.engine.slots.context, self.model.tokenizer
+        tokens = [self.model.prompt_tokens(prompt) for prompt in prompts]
+        return [
+            TextState(each, tokenizer, wanted, context, repeat)
+            for each in tokens
+            for repeat in range(count)
+        ]
+
+
+class Answers:
+    """The texts that one request asks for. They are computed until `pieces` ends or is left."""
+
+    def __init__(self, service: Service, texts: list[TextState]) -> None:
+        self.texts = texts
+        self._service = service
+        self._began = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+        self._jobs = [
+            Job(text, service.model.end_tokens, partial(self._listen, index))
+            for index, text in enumerate(texts)
+        ]
+        try:
+            for job in self._jobs:
+                service.engine.submit(job)
+        except Exception:
+            self.cancel()
+            raise
+
+    @property
+    def generated(self) -> int:
+        """The number of new tokens of all texts."""
+        return sum(len(text.tokens) for text in self.texts)
+
+    @property
+    def cached(self) -> int:
+        """The number of tokens of the first prompt that were not computed again."""
+        return self._jobs[0].cached_tokens or 0
+
+    def cancel(self) -> None:
+        """End all texts."""
+        for job in self._jobs:
+            self._service.engine.cancel(job)
+
+    def _listen(self, index: int, piece: Piece) -> None:
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, piece))
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece] | None]:
+        """Each piece with the index of its text, and None where nothing came for a while."""
+        going = len(self.texts)
+        try:
+            while going:
+                left = self._began + self._service.timeout - time.monotonic()
+                if left <= 0:
+                    seconds = self._service.timeout
+                    raise RequestError(TIMED_OUT, f"no complete answer within {seconds:g} seconds")
+                try:
+                    index, piece = await asyncio.wait_for(self._queue.get(), min(left, SILENCE))
+                except TimeoutError:
+                    yield None
+                    continue
+                if piece.error is not None:
+                    raise piece.error
+                self._note_first(piece)
+                going -= piece.finish_reason is not None
+                yield index, piece
+        finally:
+            self.cancel()
+
+    def _note_first(self, piece: Piece) -> None:
+        if piece.tokens == 1:
+            self._service.first_tokens += 1
+            self._service.first_token_seconds += time.monotonic() - self._began
+
+    async def whole(self) -> list[str]:
+        """The complete texts."""
+        shown = [""] * len(self.texts)
+        async for item in self.pieces():
+            if item is not None:
+                shown[item[0]] += item[1].shown
+        return shown
