@@ -13,22 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import lbrx
-from lbrx import dtype
+from lbrx.arrays import dtype
+from lbrx.arrays.storage import MetalStorage
 from lbrx.kernels import forced
-from lbrx.metal import Buffer, context
-from lbrx.metal.binding import Metal
-from lbrx.metal.command_queue import copy_bytes
-from lbrx.metal.commands import Command, Dispatch, Encoded, recording
-from lbrx.scheduler.replay import _List
-from lbrx.tensor.long_lived import new_cache
+from lbrx.metal import context
+from lbrx.tensors.long_lived import new_cache
 
 REPEATS = 7
 RUNS = 64  # in one command buffer, at least: its start takes 16 to 80 us
@@ -59,72 +56,42 @@ class Row:
     kernels: str
 
 
-def recorded(work: Callable[[], object]) -> list[Command]:
-    """The commands of `work`, which are not run."""
-    with recording() as found:
-        work()
-    return found.commands
+def device_seconds(work: Callable[[], object]) -> float:
+    """The median of the device's times for work that is encoded into one command buffer. It should
+    be long: what a command buffer costs by itself would be seen in the time of a short kernel."""
+    queue = context().queue
+    bounds = queue._max_operations, queue._max_bytes
+    times = []
+    for _ in range(REPEATS + 2):
+        queue.wait()
+        queue._max_operations = queue._max_bytes = sys.maxsize
+        results = work()
+        buffer = queue._open.commands
+        queue._max_operations, queue._max_bytes = bounds
+        queue.wait()
+        times.append(float(buffer.GPUEndTime() - buffer.GPUStartTime()))
+        del results
+    return statistics.median(times[2:])
 
 
-def device_seconds(commands: Sequence[Command]) -> list[float]:
-    """The device's times for commands that run one after the other in one command buffer: what a
-    command buffer costs by itself would be seen in the time of a short kernel."""
-    kernels = [command for command in commands if isinstance(command, Dispatch)]
-    listed = _List(context(), kernels) if len(kernels) == len(commands) else None
-    return [executed(commands, listed) for _ in range(REPEATS + 2)][2:]
+def recorded(case: Case, sets: list[tuple[lbrx.Tensor, ...]]) -> Callable[[], object]:
+    """The function on each set of inputs, as one list of commands that is replayed. One tensor of
+    each set is an argument, so that the list is not computed when it is recorded."""
+    places = [next(i for i, x in enumerate(inputs) if is_plain(x)) for inputs in sets]
+    given = [inputs[i] for i, inputs in zip(places, sets, strict=True)]
+
+    def each(*arguments: lbrx.Tensor) -> list[lbrx.Tensor]:
+        return [
+            case.function(*inputs[:i], x, *inputs[i + 1 :])
+            for i, inputs, x in zip(places, sets, arguments, strict=True)
+        ]
+
+    return partial(lbrx.compile(each), *given)
 
 
-@cache
-def own_queue() -> Any:
-    """One for all: a queue learns lists that it executes again, and then launches each at once."""
-    return context().device.newCommandQueue()
-
-
-def executed(commands: Sequence[Command], listed: _List | None) -> float:
-    """The time of one command buffer."""
-    buffer = own_queue().commandBuffer()
-    if listed is not None:
-        listed.execute(buffer, [b for command in commands for b in command.buffers])
-        return completed(buffer)
-    encoder = None
-    for command in commands:
-        if isinstance(command, Encoded):
-            if encoder is not None:
-                encoder.endEncoding()
-            encoder = None
-            command.encode(buffer, command.buffers)
-            continue
-        if encoder is None:
-            encoder = buffer.computeCommandEncoder()
-        encode(encoder, command)
-    if encoder is not None:
-        encoder.endEncoding()
-    return completed(buffer)
-
-
-def completed(buffer: Any) -> float:
-    buffer.commit()
-    buffer.waitUntilCompleted()
-    if buffer.error() is not None:
-        raise RuntimeError(str(buffer.error()))
-    return float(buffer.GPUEndTime() - buffer.GPUStartTime())
-
-
-def encode(encoder: Any, command: Dispatch) -> None:
-    encoder.setComputePipelineState_(command.pipeline.state)
-    for index, argument in enumerate(command.arguments):
-        if isinstance(argument, Buffer):
-            offset = argument.offset if argument.size else 0
-            encoder.setBuffer_offset_atIndex_(argument.block.handle, offset, index)
-        elif argument is not None:
-            encoder.setBytes_length_atIndex_(argument, len(argument), index)
-        else:
-            encoder.setBuffer_offset_atIndex_(None, 0, index)
-    for index, length in enumerate(command.threadgroup_memory):
-        encoder.setThreadgroupMemoryLength_atIndex_(length, index)
-    encoder.dispatchThreads_threadsPerThreadgroup_(
-        Metal.MTLSizeMake(*command.grid), Metal.MTLSizeMake(*command.group)
-    )
+def is_plain(x: lbrx.Tensor) -> bool:
+    """Whether a tensor can be an argument of a compiled function and is not written in place."""
+    return type(getattr(x.array.storage, "storage", x.array.storage)) is MetalStorage
 
 
 def run(function: Function, inputs: tuple[lbrx.Tensor, ...]) -> None:
@@ -134,16 +101,15 @@ def run(function: Function, inputs: tuple[lbrx.Tensor, ...]) -> None:
 def measured(case: Case) -> tuple[float, str]:
     """Seconds for one run, and the names of its kernels."""
     count = min(max(2, int(ROTATED // case.nbytes) + 1), MAX_SETS)
-    given = [case.inputs() for _ in range(count)]
-    for inputs in given:
+    sets = [case.inputs() for _ in range(count)]
+    for inputs in sets:
         lbrx.eval(*inputs)
-    run(case.function, given[0])  # compiles
-    context().queue.wait()
-    lists = [recorded(partial(run, case.function, inputs)) for inputs in given]
-    runs = lists * -(-RUNS // len(lists))
-    commands = [command for each in runs for command in each]
-    names = dict.fromkeys(f"{c.label}".rstrip(":") for c in lists[0])
-    return statistics.median(device_seconds(commands)) / len(runs), " ".join(names)
+    with lbrx.profile() as seen:
+        run(case.function, sets[0])  # compiles
+    names = dict.fromkeys(f"{r.kernel}:{r.variant}".rstrip(":") for r in seen.records)
+    room = int(context().info.memory_limit / 4 // case.nbytes)  # for the results
+    runs = sets * max(1, min(-(-RUNS // count), room // count))
+    return device_seconds(recorded(case, runs)) / len(runs), " ".join(names)
 
 
 @cache
@@ -151,9 +117,8 @@ def copy_bandwidth(size: int = 1 << 30) -> float:
     """Bytes a second of a copy of so many bytes on the device: read and written."""
     gpu = context()
     sets = [(gpu.buffer(size), gpu.buffer(size)) for _ in range(ROTATED // (2 * size) + 1)]
-    each = [recorded(lambda b=both: gpu.queue.encode("copy", b, copy_bytes))[0] for both in sets]
-    commands = each * -(-RUNS // len(each))
-    return 2 * size * len(commands) / statistics.median(device_seconds(commands))
+    runs = sets * -(-RUNS // len(sets))
+    return 2 * size * len(runs) / device_seconds(lambda: [gpu.queue.copy(*both) for both in runs])
 
 
 def normal(*shape: int, dtype: str = "float16") -> Maker:

@@ -1,4 +1,5 @@
-"""What a buffer costs: from lbrx's pool, and from Metal itself.
+"""What a buffer costs, from lbrx's pool and from Metal itself, and how much memory is reserved for
+what programs use.
 
 python lbrx/benchmarks/lbrx_pool.py
 """
@@ -10,11 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+import lbrx
 from lbrx.metal import context
 from lbrx.metal.binding import Metal
 
 ROUNDS = 9
 GOAL_US = 5.0
+STEPS, SEED = 1000, 1
+WIDTH = 256
 FILL = """
 kernel void fill(device uint* x [[buffer(0)]], constant uint& value [[buffer(1)]],
                  uint i [[thread_position_in_grid]]) { x[i] = value; }
@@ -32,7 +36,39 @@ def microseconds(function: Callable[[], object], repeats: int) -> float:
     return best / repeats * 1e6
 
 
-def main() -> None:
+def mixed_steps(steps: int = STEPS, seed: int = SEED) -> tuple[int, int]:
+    """Eager operations of any size, a compiled function, and attention to a cache that grows.
+    Returns the most bytes reserved, and the most in use."""
+    rng = np.random.default_rng(seed)
+    weights = [lbrx.ones((WIDTH, WIDTH), device="metal") / WIDTH for _ in range(4)]
+    keys = lbrx.zeros((1, 4, 16, 64), device="metal")
+
+    @lbrx.compile
+    def network(x: lbrx.Tensor) -> lbrx.Tensor:
+        for weight in weights:
+            x = (x @ weight).gelu()
+        return x
+
+    for step in range(steps):
+        if step % 3 == 0:
+            values = rng.standard_normal((rng.integers(1, 2000), WIDTH), np.float32)
+            x = lbrx.tensor(values, device="metal")
+            ((x * 2 + 1).softmax(axis=-1) @ weights[0]).sum(axis=0).numpy()
+        elif step % 3 == 1:
+            network(lbrx.ones((64 * int(rng.integers(1, 5)), WIDTH), device="metal")).numpy()
+        else:
+            keys = lbrx.concat([keys, lbrx.ones((1, 4, 8, 64), device="metal")], axis=2)
+            lbrx.ones((1, 4, 1, 64), device="metal").attention(keys, keys).numpy()
+    found = lbrx.metal.stats()
+    most, used = found["bytes_reserved_high_water"], found["bytes_high_water"]
+    print(f"{steps:,} mixed steps, seed {seed}: at most {used / 1e6:.1f} MB in use")
+    print(f"at most {most / 1e6:.1f} MB reserved, {most / used:.2f} of it (goal < 1.2)")
+    print(f"{found['pool_hits']:,} requests served by the pool, {found['pool_misses']:,} by Metal")
+    return most, used
+
+
+def costs() -> None:
+    """Of buffers and of a dispatch."""
     gpu = context()
     shared = Metal.MTLResourceStorageModeShared
     print(f"device  {gpu.info.name}; microseconds to create and free a buffer (goal < {GOAL_US:g})")
@@ -50,6 +86,12 @@ def main() -> None:
     )
     gpu.queue.wait()
     print(f"a dispatch, encoded and run: {encode:.2f} us")
+
+
+def main() -> None:
+    costs()
+    context().close()  # the next one has figures of its own
+    mixed_steps()
 
 
 if __name__ == "__main__":

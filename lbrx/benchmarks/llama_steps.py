@@ -23,7 +23,6 @@ import numpy as np
 import lbrx
 from lbrx import quant
 from lbrx.metal import context
-from lbrx.metal.command_queue import copy_bytes
 from lbrx.models import architectures
 from lbrx.models.config import ModelConfig, RopeSettings
 from lbrx.models.engine import Engine
@@ -32,8 +31,8 @@ from lbrx.models.loading import compute_dtype
 from lbrx.models.memory_plan import MemoryPlan
 from lbrx.models.weights import Weights
 from lbrx.quant.scheme import encode
-from lbrx.tensor.long_lived import keep
-from lbrx.tensor.quantized import pack
+from lbrx.tensors.long_lived import keep
+from lbrx.tensors.quantized import pack
 
 Shapes = tuple[int, int, int, int, int, int, int]
 # Layers; sizes of hidden states and MLP; heads, heads of keys, and their size; vocabulary.
@@ -93,7 +92,7 @@ def copy_bandwidth() -> float:
     times = []
     for _ in range(9):
         with lbrx.profile() as seen:
-            gpu.queue.encode("copy", [source, target], copy_bytes)
+            gpu.queue.copy(source, target)
         times.append(seen.records[0].time)
     return 2 * size / statistics.median(times)
 

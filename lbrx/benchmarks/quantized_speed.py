@@ -14,7 +14,7 @@ import numpy as np
 import lbrx
 from lbrx import metal, quant
 from lbrx.ops.quantized import stored_names
-from lbrx.tensor.quantized import pack
+from lbrx.tensors.quantized import pack
 
 _SCHEMES = ("q4_0", "q4_1", "q5_0", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4", "q4:64")
 _SCHEMES += ("mlx:4:64", "mlx:8:64")

@@ -37,7 +37,7 @@ import scaling_picture
 import lbrx
 from lbrx import metal
 from lbrx.bench.scaling import counts
-from lbrx.kernels import calibrating
+from lbrx.scheduler import calibrating
 
 PAUSE = 0.04  # seconds after a block: idle threads of other libraries spin for up to 20 ms
 BLOCKS = 2

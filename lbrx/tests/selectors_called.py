@@ -12,13 +12,15 @@ _BY_VERSION = {
     (10, 0): """alloc init localizedDescription fileURLWithPath:""",
     (10, 11): """
         access blitCommandEncoder bufferDataSize bufferDataType commandBuffer commit computeCommandEncoder contents
-        copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size: endEncoding error functionNames index maxThreadsPerThreadgroup
+        copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size: device endEncoding error functionNames index
+        maxThreadsPerThreadgroup
         maxTotalThreadsPerThreadgroup name newBufferWithBytesNoCopy:length:options:deallocator:
         newBufferWithLength:options: newCommandQueue
         newComputePipelineStateWithDescriptor:options:completionHandler:
         newComputePipelineStateWithDescriptor:options:reflection:error: newFunctionWithName:
         newLibraryWithSource:options:error: setBuffer:offset:atIndex: setBytes:length:atIndex:
         setComputeFunction: setComputePipelineState: setFastMathEnabled: setLabel:
+        setLanguageVersion:
         setThreadgroupMemoryLength:atIndex: status storageMode threadExecutionWidth threadgroupMemoryDataSize
         type waitUntilCompleted""",
     (10, 12): """
@@ -49,8 +51,14 @@ _BY_VERSION = {
         setSupportIndirectCommandBuffers: setUrl:""",
     (12, 0): "waitUntilSignaledValue:timeoutMS:",
     (13, 0): "bindings gpuAddress",
-    (14, 0): "architecture",
-    (26, 0): "reflection",
+    (14, 0): "architecture setMaxKernelThreadgroupMemoryBindCount:",
+    (15, 0): """
+        addAllocation: addResidencySet: newResidencySetWithDescriptor:error: removeAllocation:
+        requestResidency setMathMode:""",
 }
 SELECTORS = {name: version for version, names in _BY_VERSION.items() for name in names.split()}
-NEWER = {"reflection"}  # lbrx does without
+# lbrx does without.
+NEWER = {
+    *("addAllocation:", "addResidencySet:", "newResidencySetWithDescriptor:error:"),
+    *("removeAllocation:", "requestResidency", "setMathMode:"),
+}

@@ -9,8 +9,8 @@ import pytest
 from op_oracle import NUMBERS, chosen, close, pair
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor.at import At
+from lbrx.arrays import dtype as dt
+from lbrx.tensors.at import At
 
 RNG = np.random.default_rng(5)
 MASK = RNG.random((4, 5, 6)) < 0.4

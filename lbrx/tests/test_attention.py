@@ -10,7 +10,7 @@ from device_memory import shares_memory
 from op_oracle import FLOATS, attention, chosen, close, pair, rope
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 
 # (batch, heads, key heads, L, S, D, Dv), with odd sizes and zeros.
 SIZES = [

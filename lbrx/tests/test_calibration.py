@@ -7,15 +7,18 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from lbrx import dtype as dt
 from lbrx import metal, quant
+from lbrx.arrays import dtype as dt
 from lbrx.cli.devices import table
 from lbrx.device_info import Calibration, DeviceInfo
-from lbrx.kernels import calibrating, matmul, quantized_matmul
-from lbrx.kernels.matmul import MatmulProblem, Matrix
-from lbrx.kernels.quantized_matmul import QuantizedProduct
+from lbrx.kernels import costs
+from lbrx.kernels.matmul import matmul
+from lbrx.kernels.matmul.matmul import MatmulProblem, Matrix
+from lbrx.kernels.quantized_matmul import quantized_matmul
+from lbrx.kernels.quantized_matmul.quantized_matmul import QuantizedProduct
 from lbrx.metal import calibration_file
 from lbrx.metal.device import devices
+from lbrx.scheduler import calibrating
 
 DEVICE = "Test GPU"
 FAKE = Calibration(
@@ -104,11 +107,11 @@ def test_a_processor_is_measured_with_its_threads():
 def test_estimates_use_what_was_measured():
     plain = replace(metal.context().info, calibration=None, bandwidth=1e11, fp32_peak=1e12)
     measured = replace(plain, calibration=FAKE)
-    assert (matmul.bandwidth(plain), matmul.peak(plain)) == (1e5, 1e6)
-    assert (matmul.bandwidth(measured), matmul.peak(measured)) == (4e6, 60e6)
-    assert matmul.product_rate(measured, "mps", dt.float32, 7.0) == 5e7
-    assert matmul.product_rate(measured, "mps", dt.float16, 7.0) == 7.0
-    assert matmul.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
+    assert (costs.bandwidth(plain), costs.peak(plain)) == (1e5, 1e6)
+    assert (costs.bandwidth(measured), costs.peak(measured)) == (4e6, 60e6)
+    assert costs.product_rate(measured, "mps", dt.float32, 7.0) == 5e7
+    assert costs.product_rate(measured, "mps", dt.float16, 7.0) == 7.0
+    assert costs.product_rate(plain, "mps", dt.float32, 7.0) == 7.0
 
 
 def with_tensor_cores() -> DeviceInfo:
@@ -150,11 +153,14 @@ def test_one_row_is_multiplied_by_our_kernels(n):
 def test_speeds_of_another_processor():
     """In proportion to its products; those that were not measured are by its threads."""
     plain = replace(metal.context().info, calibration=None, cores=2)
-    twice = (("mps float32", 2e6 * matmul.REFERENCE_PRODUCTS),)
+    twice = (("mps float32", 2e6 * costs.PROCESSOR["mps"]),)
     measured = replace(plain, calibration=replace(FAKE, products=twice))
-    assert matmul.of_processor(plain, 7.0) == pytest.approx(7.0)
-    assert matmul.of_processor(replace(plain, cores=16), 7.0) == pytest.approx(56.0)
-    assert matmul.of_processor(measured, 7.0) == pytest.approx(14.0)
+    known = costs.PROCESSOR["matvec"]
+    many = replace(plain, cores=16)
+    assert costs.of_processor(plain, "matvec") == pytest.approx(known)
+    assert costs.of_processor(many, "matvec") == pytest.approx(8 * known)
+    assert costs.of_processor(measured, "matvec") == pytest.approx(2 * known)
+    assert costs.slower(measured) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("quick", ["mps", "serial"])
@@ -172,8 +178,10 @@ def test_the_variant_that_was_measured_as_fast_is_chosen(quick):
 
 
 def test_a_device_is_measured(cache, monkeypatch):
-    sizes = {"COPIED": (1 << 16,) * 2, "SIDES": (64, 64), "TURNS": (4, 4)}
-    for name, value in {**sizes, "THREADS": 1 << 10, "DISPATCHES": 4, "ROUNDS": 1}.items():
+    small = {"copied": 1 << 16, "side": 64, "turns": 4}
+    for name in ("PROCESSOR", "GPU"):
+        monkeypatch.setattr(calibrating, name, getattr(calibrating, name)._replace(**small))
+    for name, value in {"THREADS": 1 << 10, "DISPATCHES": 4, "ROUNDS": 1}.items():
         monkeypatch.setattr(calibrating, name, value)
     gpu = metal.context()
     monkeypatch.setattr(gpu, "info", gpu.info)  # puts it back

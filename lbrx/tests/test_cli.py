@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 import lbrx
 import lbrx_command
 from lbrx import cli
+from lbrx.terminal.problems import as_json
 
 
 def test_every_module_is_a_command():
@@ -21,17 +24,17 @@ def test_every_module_is_a_command():
     assert sorted(cli.COMMANDS) == sorted(named)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", cli.commands())
 def test_help(name, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([name, "--help"])
     page = capsys.readouterr().out
     assert page.startswith(f"usage: lbrx {name} ")
-    text = cli.COMMANDS[name]
+    text = cli.summary(name)
     assert f"{text[0].upper()}{text[1:]}." in " ".join(page.split())
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", cli.commands())
 def test_every_argument_is_explained(name):
     parser = argparse.ArgumentParser()
     cli._find(name).add_arguments(parser)
@@ -41,10 +44,121 @@ def test_every_argument_is_explained(name):
         assert [action.dest for action in part._actions if not action.help] == []
 
 
+def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parser of a command, or those of its parts."""
+    if parser._subparsers is None:
+        return [parser]
+    parts = parser._subparsers._group_actions[0].choices.values()
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+LEAVES = {leaf.prog: leaf for name in cli.commands() for leaf in leaves(cli.parser_of(name))}
+FAILING = {
+    "lbrx devices": (),
+    "lbrx inspect": ("nowhere.gguf",),
+    "lbrx video info": ("nowhere.mov",),
+    "lbrx video compare": ("nowhere.mov", "nowhere.mov"),
+}
+"""Arguments of the commands with --json that end with an error."""
+
+
+def test_every_command_with_json_is_tried():
+    assert set(FAILING) == {p for p, leaf in LEAVES.items() if "--json" in leaf.format_help()}
+
+
+@pytest.mark.parametrize("prog", FAILING)
+@pytest.mark.parametrize("option", ["--json", "--js"])
+def test_errors_in_json(prog, option, capsys, monkeypatch):
+    """The error of the same command without --json, in two parts, and the same exit status."""
+    monkeypatch.setattr("lbrx.cli.devices.devices", no_device)
+    given = [*prog.split()[1:], *FAILING[prog]]
+    assert cli.main(given) == 1
+    line = capsys.readouterr().err
+    assert cli.main([*given, option]) == 1
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert captured.err == ""
+    told = filter(None, (error["message"], error["remedy"]))
+    assert f"lbrx: {': '.join(told)}\n" == line
+
+
+def no_device():
+    raise lbrx.DeviceError("no device: use another machine")
+
+
+@pytest.mark.parametrize("prog", FAILING)
+def test_wrong_usage_in_json(prog, capsys):
+    for mistake in (["--json", "--nonsense"], ["--nonsense", "--json"], ["--json", "a", "b", "c"]):
+        assert cli.main([*prog.split()[1:], *mistake]) == 2
+        captured = capsys.readouterr()
+        error = json.loads(captured.out)["error"]
+        assert captured.err == ""
+        assert re.match("unrecognized|the following arguments are required", error["message"])
+        assert error["remedy"] == f"give the arguments that `{prog} --help` lists"
+
+
+@pytest.mark.parametrize(
+    ("problem", "message", "remedy"),
+    [
+        ("a is not there: give b", "a is not there", "give b"),
+        ("a: b: is not JSON", "a: b: is not JSON", None),
+        ("m is {'a': 1}: give {'role': 'user'}", "m is {'a': 1}", "give {'role': 'user'}"),
+        ("a: give b: use c", "a: give b", "use c"),
+        ("the address: givenness", "the address: givenness", None),
+        ("a\nb: add c\nd", "a\nb", "add c\nd"),
+        ("a is 1 x 2 and b 2 x 1: resize a", "a is 1 x 2 and b 2 x 1", "resize a"),
+    ],
+)
+def test_the_parts_of_an_error(problem, message, remedy):
+    assert json.loads(as_json(problem)) == {"error": {"message": message, "remedy": remedy}}
+
+
+@pytest.mark.parametrize("prog", LEAVES)
+def test_wrong_usage_shows_the_usage_of_its_command(prog, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main([*prog.split()[1:], "--nonsense"])
+    told = capsys.readouterr().err
+    assert told.startswith(LEAVES[prog].format_usage())
+    assert f"\n{prog}: error: " in told
+
+
+def test_json_that_cannot_be_written(capfd, monkeypatch):
+    """The error is on standard error then."""
+    monkeypatch.setattr(sys, "stdout", open(os.devnull))  # noqa: SIM115
+    assert cli._failed("a: give b", [], in_json=True) == 1
+    assert capfd.readouterr().err == "lbrx: a: give b\n"
+
+
 def test_unknown_commands(capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
         cli.main(["nonsense"])
     assert "invalid choice: 'nonsense' (choose from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["gen"], "argument COMMAND: invalid choice: 'gen', did you mean 'generate'? (choose from"),
+        (["perplexty"], "invalid choice: 'perplexty', did you mean 'perplexity'?"),
+        (["video", "conver"], "invalid choice: 'conver', did you mean 'convert'? (choose from"),
+        (["convert", "--to", "gguff"], "invalid choice: 'gguff', did you mean 'gguf'? (choose"),
+        (["generate", "m", "--promt", "x"], "arguments: --promt x (did you mean --prompt?)"),
+        (["devices", "--jsn=1"], "unrecognized arguments: --jsn=1 (did you mean --json?)"),
+        (["devices", "more", "--x", "-j"], "unrecognized arguments: more --x -j\n"),
+        (["--json", "inspect", "m"], "lbrx: error: unrecognized arguments: --json: options follow"),
+    ],
+)
+def test_mistyped_words_get_a_suggestion(given, told, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main(given)
+    assert told in capsys.readouterr().err
+
+
+def test_no_command_shows_the_commands(capsys):
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == cli.top_parser().format_help()
 
 
 INTERRUPTED_IMPORT = """
@@ -121,6 +235,10 @@ def test_output_that_cannot_be_written(given):
         ("a/no\nsuch\r.gguf", r"lbrx: a/no\nsuch\r.gguf does not exist"),
         ("\x1b[31mred", r"lbrx: \x1b[31mred does not exist"),
         ("ü 日本", "lbrx: ü 日本 does not exist"),
+        ("\udcff\u202e", r"lbrx: \udcff\u202e does not exist"),
+        ("a" * 5000, f"lbrx: {'a' * 200}...{'a' * 97} does not exist"),
+        ("a b " * 1200 + "\n", f"lbrx: {'a b ' * 50}..."),
+        ("b//\n\x1b" * 900, r"lbrx: b//\n\x1bb//"),
     ],
 )
 def test_an_error_is_one_line_whatever_the_path_has(path, shown, capsys, tmp_path, monkeypatch):
@@ -128,6 +246,27 @@ def test_an_error_is_one_line_whatever_the_path_has(path, shown, capsys, tmp_pat
     assert cli.main(["inspect", path]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(shown)
+    assert len(line) < 500
+
+
+@pytest.mark.parametrize("given", [["{}"], ["devices", "{}"], ["bench", "--{}"]])
+@pytest.mark.parametrize("value", ["a" * 5000, "\x1b[31m\n\udcff"])
+def test_usage_errors_are_short(given, value, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        cli.main([part.format(value) for part in given])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("lbrx")
+    assert ": error: " in line
+    assert line.isprintable()
+    assert len(line) < 1000
+
+
+def test_errors_of_the_library_are_printable():
+    for value in ("a" * 5000, "\x1b[31m\udcff"):
+        with pytest.raises(lbrx.LbrxError) as found:
+            lbrx.open_model(value)
+        assert str(found.value).isprintable()
+        assert len(str(found.value)) < 500
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from op_oracle import FLOATS, chosen, close, pair
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.kernels import forced
-from lbrx.tensor import functions as fn
+from lbrx.tensors import functions as fn
 
 
 def pairs_of(padding, lengths, reach, stride):
@@ -112,7 +112,7 @@ def test_variants(variant, rng):
 
 
 def test_many_images_are_multiplied_in_steps(rng, monkeypatch):
-    from lbrx.kernels import convolution
+    from lbrx.kernels.convolution import convolution
 
     monkeypatch.setattr(convolution, "COLUMN_BYTES", 5000)
     (a, x), (b, w) = (

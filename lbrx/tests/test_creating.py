@@ -9,8 +9,8 @@ from op_oracle import close, has
 from safetensors.numpy import save_file
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 CASES = {
     "zeros_like": Case(fn.zeros_like, np.zeros_like),

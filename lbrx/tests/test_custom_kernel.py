@@ -10,7 +10,7 @@ import pytest
 from op_oracle import sample
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 
 pytestmark = pytest.mark.usefixtures("metal_default")
 

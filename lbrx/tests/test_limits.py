@@ -7,7 +7,7 @@ import pytest
 import lbrx
 from lbrx import OutOfMemory, ShapeError
 from lbrx.process import cgroup_limits, memory_in_use, memory_limit
-from lbrx.tensor.placement import devices
+from lbrx.tensors.placement import devices
 
 HUGE = 1 << 62
 LONG = 1 << 40  # representable, but not in memory
@@ -67,7 +67,7 @@ def test_more_than_there_is_memory(name, device):
 
 def test_what_numpy_cannot_allocate(monkeypatch):
     """The limit is not the only reason: the system may refuse earlier."""
-    monkeypatch.setattr("lbrx.storage.cpu.memory_limit", lambda: 1 << 60)
+    monkeypatch.setattr("lbrx.arrays.storage.cpu.memory_limit", lambda: 1 << 60)
     with pytest.raises(OutOfMemory, match="requested"):
         lbrx.empty_aligned((1 << 50,))
     with pytest.raises(OutOfMemory, match="requested"):

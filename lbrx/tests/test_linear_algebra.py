@@ -8,8 +8,8 @@ from function_cases import Case, check
 from op_oracle import FLOATS, NUMBERS, close, pair, to_wide
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 SMALL = {"low": -2, "high": 2, "scale": 8}
 PRODUCT_TYPES = (*FLOATS, dt.int8, dt.int64, dt.uint16)

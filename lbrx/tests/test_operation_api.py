@@ -13,9 +13,9 @@ import pytest
 import lbrx
 from lbrx.ops import TABLE, OpFamily, rules
 from lbrx.ops.table import op
-from lbrx.tensor import functions, operation_functions
-from lbrx.tensor.function_methods import FunctionMethods
-from lbrx.tensor.operation_methods import OperationMethods
+from lbrx.tensors import functions, operation_functions
+from lbrx.tensors.function_methods import FunctionMethods
+from lbrx.tensors.operation_methods import OperationMethods
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "tensor_operations.py"
 METHODS = [name for name in vars(OperationMethods) if not name.startswith("_")]
@@ -72,8 +72,8 @@ def test_mypy_knows_methods_and_functions(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", str(program)]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
-    assert done.stdout.count('Revealed type is "lbrx.tensor.core.Tensor"') == 2, done.stdout
-    assert "tuple[lbrx.tensor.core.Tensor, lbrx.tensor.core.Tensor]" in done.stdout
+    assert done.stdout.count('Revealed type is "lbrx.tensors.core.Tensor"') == 2, done.stdout
+    assert "tuple[lbrx.tensors.core.Tensor, lbrx.tensors.core.Tensor]" in done.stdout
     assert '"Tensor" has no attribute "softmaxx"' in done.stdout
     assert 'Module has no attribute "no_such_name"' in done.stdout
     assert 'Argument "axis" to "softmax"' in done.stdout

@@ -26,8 +26,8 @@ from op_oracle import (
 )
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import ops
+from lbrx.arrays import dtype as dt
 
 SHAPES = [(), (1,), (7,), (3, 0), (5, 3), (2, 3, 5)]
 

@@ -11,7 +11,7 @@ import pytest
 from op_oracle import chosen, wide
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.ops.random import philox
 
 
@@ -87,7 +87,7 @@ def test_numbers_do_not_depend_on_the_shape():
 def test_distributions():
     n = 200_000
     lbrx.random.seed(3)
-    u = lbrx.random.uniform(n, -2, 6).numpy().astype(float)
+    u = lbrx.random.uniform((n,), -2, 6).numpy().astype(float)
     assert -2 <= u.min() < u.max() < 6
     assert abs(u.mean() - 2) < 5 * 8 / math.sqrt(12 * n)
     z = lbrx.random.normal(n, mean=1, std=3).numpy().astype(float)
@@ -96,7 +96,7 @@ def test_distributions():
     inside = [np.mean(np.abs(z - 1) < 3 * k) for k in (1, 2, 3)]
     np.testing.assert_allclose(inside, [math.erf(k / math.sqrt(2)) for k in (1, 2, 3)], atol=5e-3)
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 5 / math.sqrt(n)
-    b = lbrx.random.bernoulli(n, 0.3)
+    b = lbrx.random.bernoulli(n, p=0.3)
     assert b.dtype is lbrx.bool_
     assert abs(b.numpy().mean() - 0.3) < 5 * math.sqrt(0.21 / n)
 
@@ -138,10 +138,10 @@ def test_parameters_for_each_element(made, dtype):
 def test_parameters_say_where_numbers_are_drawn():
     p = lbrx.tensor([0.5, 0.25], device="cpu")
     for made in (
-        lbrx.random.bernoulli(2, p),
-        lbrx.random.uniform(2, p),
-        lbrx.random.normal(2, 0, p),
-        lbrx.random.normal(2, [0, 1], device="cpu"),
+        lbrx.random.bernoulli((2,), p),
+        lbrx.random.uniform((2,), p),
+        lbrx.random.normal((2,), 0, p),
+        lbrx.random.normal(2, mean=[0, 1], device="cpu"),
     ):
         assert made.device == "cpu"
 
@@ -156,7 +156,7 @@ def test_lists_and_scalar_tensors():
 @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
 def test_bernoulli_rejects_other_numbers(p):
     with pytest.raises(ValueError, match=f"p={p} is not a probability: give a number from 0 to 1"):
-        lbrx.random.bernoulli(3, p)
+        lbrx.random.bernoulli(3, p=p)
 
 
 def chi_square(counts, chances):
@@ -259,6 +259,10 @@ def test_choice(place):
 
 
 ONES = lbrx.ones((2, 3), device="cpu")
+NUMPY_CALLS = [
+    *((0, 1, (3,)), (2, 1, (3,)), (0.0, 1.0, 3), (0, 1, [3]), (0, (3,))),
+    *((0, 1, 3), (5, 2, 3), (np.int64(0), 1), (2, 5), (-1, 1, [3]), (0, 1, None)),
+]
 
 
 @pytest.mark.parametrize(
@@ -286,12 +290,22 @@ ONES = lbrx.ones((2, 3), device="cpu")
         (lambda: lbrx.random.choice(2, 1, p=[1, -1]), ValueError, "finite numbers from 0 on"),
         (lambda: lbrx.random.choice(2, 1, p=[0, 0]), ValueError, "finite numbers from 0 on"),
         (lambda: lbrx.random.randint([1], 5), TypeError, r"low=\[1\] is not an integer: give"),
-        (lambda: lbrx.random.uniform(3, "a"), lbrx.DtypeError, "is not numeric: give numbers"),
-        (lambda: lbrx.random.uniform(3, [1, 2, 3], dtype="int8"), lbrx.DtypeError, "not int8"),
-        (lambda: lbrx.random.normal(2, 0, [1, 2, 3]), lbrx.ShapeError, "do not broadcast"),
-        (lambda: lbrx.random.normal(2, [[1], [2]]), lbrx.ShapeError, r"mean has shape \(2, 1\)"),
-        (lambda: lbrx.random.normal(2, [0, 1], -1), ValueError, "std=-1 is negative"),
-        (lambda: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"bernoulli\(shape, p\)"),
+        (lambda: lbrx.random.uniform((3,), "a"), lbrx.DtypeError, "is not numeric: give numbers"),
+        (lambda: lbrx.random.uniform((3,), [1, 2, 3], dtype="int8"), lbrx.DtypeError, "not int8"),
+        (lambda: lbrx.random.normal((2,), 0, [1, 2, 3]), lbrx.ShapeError, "do not broadcast"),
+        (lambda: lbrx.random.normal((2,), [[1], [2]]), lbrx.ShapeError, r"mean has shape \(2, 1\)"),
+        (lambda: lbrx.random.normal((2,), [0, 1], -1), ValueError, "std=-1 is negative"),
+        (lambda: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"\(\(3,\), p\), and 0.5 is given"),
+        (
+            lambda: lbrx.random.bernoulli(1, (3,)),
+            TypeError,
+            r"shape comes first, as in .* and 1 is",
+        ),
+        *(
+            (lambda f=f, given=given: f(*given), TypeError, "the shape comes first, as in")
+            for f in (lbrx.random.normal, lbrx.random.uniform)
+            for given in NUMPY_CALLS
+        ),
     ],
 )
 def test_errors(call, error, message):

@@ -9,8 +9,8 @@ import pytest
 from op_oracle import FLOATS, chosen, close, pair, wide
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 INTEGERS = [d for d in dt.ALL if d.is_integer]
 

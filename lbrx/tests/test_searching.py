@@ -10,8 +10,8 @@ from function_cases import Case, check
 from op_oracle import FLOATS, NUMBERS, chosen, close, pair, sample, to_bool, to_index
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 FEW = {"low": -2, "high": 2}
 CASES = {

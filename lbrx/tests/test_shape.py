@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lbrx import shape as sh
+from lbrx.arrays import shape as sh
+from lbrx.arrays.shape import Layout
 from lbrx.errors import ShapeError
-from lbrx.shape import Layout
 
 FAST = settings(max_examples=150, deadline=None, print_blob=True)
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)

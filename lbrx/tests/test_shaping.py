@@ -8,8 +8,8 @@ from function_cases import Case, check
 from op_oracle import close, pair
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 CASES = {
     "reshape": Case(lambda x: fn.reshape(x, (3, -1)), lambda x: np.reshape(x, (3, -1))),

@@ -10,8 +10,8 @@ from function_cases import Case, check
 from op_oracle import NUMBERS, close, to_float, to_index, to_wide
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx.tensor import functions as fn
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import functions as fn
 
 FLOATING = {"result": to_float, "scale": 4}
 

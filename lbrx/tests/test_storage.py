@@ -11,10 +11,10 @@ from device_memory import shares_memory
 from host_pages import shares_mapped_files
 
 import lbrx
-from lbrx import shape as sh
+from lbrx.arrays import shape as sh
+from lbrx.arrays.storage import Array, CpuStorage, MetalStorage, MmapStorage, ViewStorage
 from lbrx.errors import FormatError
-from lbrx.storage import Array, CpuStorage, MetalStorage, MmapStorage, ViewStorage
-from lbrx.tensor import Tensor
+from lbrx.tensors import Tensor
 
 pytestmark = pytest.mark.usefixtures("cpu_default")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx import dtype as dt
 from lbrx import metal
-from lbrx.tensor.operation_methods import OperationMethods
+from lbrx.arrays import dtype as dt
+from lbrx.tensors.operation_methods import OperationMethods
 
 pytestmark = pytest.mark.usefixtures("cpu_default")
 
@@ -350,8 +350,8 @@ def test_every_operation_is_a_method_with_a_signature():
 
 def test_a_second_device_needs_one_method(monkeypatch):
     """Moves, scalars, numpy arrays and device errors work on a device that only has `run`."""
-    from lbrx.storage import Array, MetalStorage
-    from lbrx.tensor import placement as devices
+    from lbrx.arrays.storage import Array, MetalStorage
+    from lbrx.tensors import placement as devices
 
     class Buffer:
         def __init__(self, data):
@@ -376,7 +376,7 @@ def test_a_second_device_needs_one_method(monkeypatch):
                 for r in results
             )
 
-    monkeypatch.setitem(devices._DEVICES, "metal", Other())
+    monkeypatch.setitem(devices.MADE, "metal", Other())
     t = lbrx.tensor([1.0, 2.0, 3.0], device="metal")
     assert type(t.storage).__name__ == "MetalStorage"
     u = (t * 2 + np.ones(3, "f4"))[[2, 0]]

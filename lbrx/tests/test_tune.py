@@ -11,10 +11,12 @@ import pytest
 
 import lbrx
 from lbrx import cli, metal
+from lbrx.command_lists.builder import Builder
 from lbrx.device_info import Calibration
-from lbrx.kernels import RUNNERS, choices, deterministic, forced, registry, tune
+from lbrx.kernels import RUNNERS, choices, deterministic, forced, registry
 from lbrx.kernels.registry import FAMILIES, TUNED, Call, KernelFamily, Sample
 from lbrx.ops import Spec
+from lbrx.scheduler import tune
 
 DEVICE = "Test GPU"
 
@@ -44,12 +46,14 @@ def cache(tmp_path, monkeypatch):
 def family(monkeypatch):
     """Three variants of `floor`: a slow one, a fast one, and one for small problems only."""
     made: KernelFamily[Problem] = KernelFamily("speed")
-    ran: list[str] = []
 
     def launch(name, seconds):
-        def run(gpu, problem):
-            ran.append(name)
+        def compute(values):
             time.sleep(seconds)
+            return ()
+
+        def run(b, problem):
+            b.host(name, (), (), compute)
 
         return run
 
@@ -57,10 +61,9 @@ def family(monkeypatch):
     made.variant("quick", cost=lambda i, p: 2)(launch("quick", 0.0))
     made.variant("small", can=lambda i, p: p.size < 10, cost=lambda i, p: 3)(launch("small", 0.01))
     made.variant("batchy", cost=lambda i, p: 4, batch_invariant=False)(launch("batchy", 0.01))
-    made.ran = ran
 
     def runner(call: Call):
-        made.run(call.gpu, Problem(call.outputs[0].shape[0]))
+        made.run(call.builder, Problem(call.outputs[0].shape[0]))
         return ()
 
     monkeypatch.setitem(RUNNERS, "floor", runner)
@@ -182,8 +185,10 @@ def test_every_sample_can_be_prepared():
     gpu = metal.context()
     for family in FAMILIES.values():
         for given in family.samples:
-            call = tune.prepared(gpu, given)
-            assert all(x.storage.device == "metal" for x in call.inputs)
+            b = Builder(gpu)
+            results = tune.prepared(gpu, given)(b)
+            assert results
+            assert b.step_count
 
 
 @pytest.mark.full

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.tensor.foreign_names import OUR_NAMES, RANDOM_NAMES, TENSOR_NAMES
-from lbrx.tensor.operators import Operators
+from lbrx.tensors.foreign_names import OUR_NAMES, RANDOM_NAMES, TENSOR_NAMES
+from lbrx.tensors.operators import Operators
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])
@@ -99,7 +99,7 @@ def test_division_by_an_integer_that_the_dtype_cannot_hold(device):
         ),
         (lambda x: lbrx.tensor([1, None]), lbrx.DtypeError, "list of object is not numeric"),
         (lambda x: lbrx.percentile(x, 101), ValueError, "q=101.0 .*from 0 to 100"),
-        (lambda x: lbrx.random.bernoulli(0.5, (3,)), TypeError, r"bernoulli\(shape, p\)"),
+        (lambda x: lbrx.random.bernoulli(0.5, (3,)), TypeError, "the shape comes first"),
         (lambda x: lbrx.random.normal(2, std=-1), ValueError, "std=-1 .*0 or more"),
         (lambda x: lbrx.random.seed("a"), TypeError, "integer"),
         (lambda x: lbrx.compile(3), TypeError, "3 cannot be called"),
@@ -192,7 +192,7 @@ def test_attributes_of_other_libraries_are_known():
     for name, remedy in TENSOR_NAMES.items():
         assert not any(name in vars(base) for base in own)
         assert not hasattr(lbrx.Tensor, name)
-        assert name not in dir(x)
+        assert name not in {*dir(x), *dir(lbrx.Tensor)}
         with pytest.raises(AttributeError, match=rf"no attribute '{name}': ") as problem:
             getattr(x, name)
         assert str(problem.value).endswith(remedy)
@@ -397,6 +397,7 @@ def test_what_cannot_be_saved_is_named(tmp_path, value):
         ("SOFTMETAL_PROFILE", "apple-m99"),
         ("SOFTMETAL_TIMEOUT", "long"),
         ("SOFTMETAL_CACHE_LIMIT", "big"),
+        ("SOFTMETAL_FIBERS", "yes"),
         ("SOFTMETAL_FINITE_MATH", "yes"),
     ],
 )

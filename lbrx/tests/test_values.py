@@ -7,11 +7,11 @@ import pytest
 from device_memory import DISCRETE, shares_memory
 
 import lbrx
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.ops.overwrite import CACHE_SCHEME
 from lbrx.quant import quantize
-from lbrx.tensor.core import call
-from lbrx.tensor.long_lived import keep, new_cache, write
+from lbrx.tensors.core import call
+from lbrx.tensors.long_lived import keep, new_cache, write
 
 pytestmark = pytest.mark.parametrize("device", ["cpu", "metal"])
 
@@ -100,7 +100,7 @@ class Relabelled:
         self.tensor = tensor
 
     def __dlpack__(self, **kwargs):
-        from lbrx.tensor.dlpack import _BFLOAT, _UINT, _relabel
+        from lbrx.tensors.dlpack import _BFLOAT, _UINT, _relabel
 
         capsule = self.tensor.__dlpack__(**kwargs)
         assert _relabel(capsule, _BFLOAT, _UINT)

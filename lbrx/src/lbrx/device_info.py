@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class DeviceKind(StrEnum):
+    """What a kernel is made for."""
+
+    WIDE = "wide"
+    """Processors: a thread does a long run, in wide vectors."""
+    SIMD = "simd"
+    """GPUs: neighbouring threads form simdgroups and take neighbouring elements."""
+    TENSOR = "tensor"
+    """GPUs whose simdgroups multiply matrices."""
+
+    def suits(self, info: DeviceInfo) -> bool:
+        """Whether a device is of this kind."""
+        if self is DeviceKind.WIDE:
+            return not info.simd_hardware
+        return info.simd_hardware and (self is DeviceKind.SIMD or info.simdgroup_matrix)
 
 
 @dataclass(frozen=True)
@@ -47,13 +68,18 @@ class DeviceInfo:
     cuda: int | None = None  # the number of the NVIDIA GPU that it is
     cache: int | None = None  # bytes of the last cache
     matrix_peak: float | None = None  # operations per second of products of halves, by the clocks
+    like: str | None = None  # the chip whose rates these are, of one that the table lacks
     page: int = mmap.PAGESIZE  # bytes: host memory is shared without a copy in complete pages
     calibration: Calibration | None = None
+
+    def by_kind(self, *, wide: T, simd: T) -> T:
+        """What is for processors, or what is for GPUs."""
+        return simd if self.simd_hardware else wide
 
     @property
     def measured_as(self) -> str:
         """The name under which its calibration is kept: a processor's depends on its threads."""
-        processor = self.soft and not self.simd_hardware
+        processor = self.soft and DeviceKind.WIDE.suits(self)
         return f"{self.name}, {self.cores} threads" if processor else self.name
 
     @property

@@ -38,14 +38,33 @@ def shader_dir() -> Path | None:
     return Path(given) if given else None
 
 
+def replay() -> str:
+    """LBRX_REPLAY: how recorded commands run again: `icb`, by indirect command buffers; `encode`,
+    encoded in each run; `auto`, the default, as the device can."""
+    choices = ("auto", "icb", "encode")
+    name = os.environ.get("LBRX_REPLAY") or "auto"
+    if name not in choices:
+        raise SettingError(f"LBRX_REPLAY={name!r} is not a way: give auto, icb or encode")
+    return name
+
+
+def compile_notice() -> bool:
+    """LBRX_COMPILE_NOTICE: `0` hides the line on standard error that says that first uses of
+    kernels have been compiling for a second."""
+    return _flag(b"LBRX_COMPILE_NOTICE")
+
+
 def fusion() -> bool:
     """LBRX_FUSION: `0` gives every operation its own kernel, for debugging and measuring."""
-    if b"LBRX_FUSION" not in _VARIABLES:
-        return True
-    value = os.environ["LBRX_FUSION"]
-    if value not in ("0", "1"):
-        raise SettingError(f"LBRX_FUSION={value!r} is not a setting: give 0 or 1")
-    return value == "1"
+    return b"LBRX_FUSION" not in _VARIABLES or _flag(b"LBRX_FUSION")
+
+
+def _flag(name: bytes) -> bool:
+    """A setting that is on unless it is 0."""
+    value = _VARIABLES.get(name, b"1")
+    if value not in (b"0", b"1"):
+        raise SettingError(f"{name.decode()}={os.fsdecode(value)!r} is not a setting: give 0 or 1")
+    return value == b"1"
 
 
 def kernels() -> dict[str, str]:

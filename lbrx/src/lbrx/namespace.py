@@ -7,8 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lbrx import ops
-from lbrx.device_info import DeviceInfo
-from lbrx.dtype import (
+from lbrx.arrays.dtype import (
     Dtype,
     bfloat16,
     bool_,
@@ -25,10 +24,14 @@ from lbrx.dtype import (
     uint32,
     uint64,
 )
+from lbrx.arrays.storage import empty_aligned
+from lbrx.custom_kernels.kernel import Kernel, kernel
+from lbrx.device_info import DeviceInfo
 from lbrx.errors import (
     DeviceError,
     DtypeError,
     FormatError,
+    GradientError,
     LbrxError,
     OutOfMemory,
     QuantizationError,
@@ -36,8 +39,7 @@ from lbrx.errors import (
     ShapeError,
     TraceError,
 )
-from lbrx.storage import empty_aligned
-from lbrx.tensor import (
+from lbrx.tensors import (
     Metadata,
     Tensor,
     arange,
@@ -59,9 +61,9 @@ from lbrx.tensor import (
     where,
     zeros,
 )
-from lbrx.tensor.compilation import Compiled, compile
-from lbrx.tensor.core import apply
-from lbrx.tensor.data_types import (
+from lbrx.tensors.compilation import Compiled, compile
+from lbrx.tensors.core import apply
+from lbrx.tensors.data_types import (
     __array_namespace_info__,
     astype,
     can_cast,
@@ -70,20 +72,30 @@ from lbrx.tensor.data_types import (
     isdtype,
     result_type,
 )
-from lbrx.tensor.evaluation import Event, eval, explain
-from lbrx.tensor.functions import *  # noqa: F403
-from lbrx.tensor.kernel import Kernel, kernel
-from lbrx.tensor.operation_functions import *  # noqa: F403
-from lbrx.tensor.quantized import dequantize, embedding, linear, quantize
+from lbrx.tensors.evaluation import Event, commands, eval, explain
+from lbrx.tensors.functions import *  # noqa: F403
+from lbrx.tensors.operation_functions import *  # noqa: F403
+from lbrx.tensors.quantized import dequantize, embedding, linear, quantize
 
 if TYPE_CHECKING:
-    from lbrx import kernels, metal, video
+    from lbrx import kernels, metal
+    from lbrx.files.stored.load_and_save import load, save
+    from lbrx.files.stored.stored_model import StoredModel, open_model
+    from lbrx.gradients import (
+        checkpoint,
+        custom_vjp,
+        grad,
+        stop_gradient,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
     from lbrx.kernels import deterministic, excess_precision
-    from lbrx.merge.run import merge
+    from lbrx.merging.run import merge
+    from lbrx.metal.work_policy import policy
     from lbrx.models.loading import language_model
     from lbrx.scheduler.profiler import profile
-    from lbrx.tensor.files import load, save
-    from lbrx.tensor.stored_model import StoredModel, open_model
+    from lbrx.trees import tree_flatten, tree_map, tree_unflatten
 
 __array_api_version__ = "2024.12"
 """The version of the Python array API standard that `lbrx` follows."""
@@ -108,6 +120,7 @@ __all__ = [
     "DtypeError",
     "Event",
     "FormatError",
+    "GradientError",
     "Kernel",
     "LbrxError",
     "Metadata",
@@ -128,8 +141,11 @@ __all__ = [
     "bool",
     "bool_",
     "can_cast",
+    "checkpoint",
+    "commands",
     "compile",
     "concat",
+    "custom_vjp",
     "default_device",
     "dequantize",
     "deterministic",
@@ -148,6 +164,7 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "full",
+    "grad",
     "iinfo",
     "inf",
     "int8",
@@ -168,6 +185,7 @@ __all__ = [
     "open_model",
     "ops",
     "pi",
+    "policy",
     "profile",
     "promote",
     "quantize",
@@ -176,12 +194,18 @@ __all__ = [
     "save",
     "set_default_device",
     "stack",
+    "stop_gradient",
     "tensor",
+    "tree_flatten",
+    "tree_map",
+    "tree_unflatten",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "video",
+    "value_and_grad",
+    "vjp",
+    "vmap",
     "where",
     "zeros",
 ]

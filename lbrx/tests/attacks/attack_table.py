@@ -630,7 +630,7 @@ SOUND: dict[str, bytes] = {
             tensor("blk.0.attn_q.weight", (32, 4), 8, 32),
             tensor("rope_freqs.weight", (2,), 0, 192),
         ],
-        bytes(224),
+        bytes(192) + struct.pack("<2f", 1, 8) + bytes(24),
     ),
     "a.pt": torch_file(state_dict({"w": _F, "v": torch_tensor([3, 2], [1, 3])})),
     "a.npz": zipped({"w.npy": npy(), "v.npy": npy(order="True")}),

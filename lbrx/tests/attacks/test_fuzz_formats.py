@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.convert import Settings, convert
 from lbrx.convert.verify import verify
-from lbrx.formats import companions, translate
+from lbrx.files.formats import companions, translate
 
 _INTERESTING = [0, 1, 0x7F, 0x80, 0xFF]
 

@@ -43,9 +43,9 @@ from lbrx.convert import Settings, convert, make_plan, pieces
 from lbrx.convert.contents import contents
 from lbrx.convert.fingerprint import fingerprint
 from lbrx.convert.partial import PartialOutput
-from lbrx.formats import companions, imatrix, translate
-from lbrx.formats.tokenizers import sentencepiece
-from lbrx.tensor.recipe_arrays import RecipeArrays
+from lbrx.files.formats import companions, imatrix, translate
+from lbrx.files.formats.tokenizers import sentencepiece
+from lbrx.files.stored.recipe_arrays import RecipeArrays
 
 FULL = 1_000_000
 # Python's reader of pickles warns about backslashes in names.

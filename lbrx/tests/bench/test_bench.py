@@ -146,9 +146,11 @@ def test_cases_are_distinct(short):
 
 
 def test_every_family_of_kernels_has_a_case():
-    """Masks of merge methods are measured by merging, video by a benchmark of its own."""
+    """Masks of merge methods are measured by merging, experts and video by benchmarks of their
+    own (lbrx/benchmarks/experts_speed.py, lbrx-video/benchmarks)."""
     covered = {case.family for case in kernel_cases.cases(short=False)}
-    assert covered == set(kernels.FAMILIES) - {"merge_masks", "video_frames", "video_planes"}
+    elsewhere = {"merge_masks", "expert_matmul", "video_frames", "video_planes"}
+    assert covered == set(kernels.FAMILIES) - elsewhere
     assert {case.family for case in kernel_cases.cases(short=True)} == covered
     assert {case.operation for case in kernel_cases.cases(short=True)} - set(OPERATIONS) == {
         "quantize",

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 import lbrx
 from lbrx import quant
 from lbrx.cli import main
-from lbrx.formats.translate import unsaid_in_gguf
+from lbrx.files.formats.translate import unsaid_in_gguf
 
 Q, K = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
 DOWN = "model.layers.1.mlp.down_proj.weight"

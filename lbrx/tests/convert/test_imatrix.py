@@ -12,7 +12,7 @@ from conversion_checks import gguf_types, gguf_values, to
 import lbrx
 from lbrx import quant
 from lbrx.cli import main
-from lbrx.formats import imatrix
+from lbrx.files.formats import imatrix
 
 UP, EXPERTS = "blk.0.ffn_up.weight", "blk.0.ffn_up_exps.weight"
 

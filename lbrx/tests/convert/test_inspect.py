@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from conversion_checks import to
 
-from lbrx import formats
+import lbrx
 from lbrx.cli import main
 from lbrx.convert.contents import contents
+from lbrx.files import formats
 from lbrx.metal.device import chips
 from lbrx.models.fitting import WORKING_SET
 
@@ -67,6 +68,14 @@ def test_what_does_not_fit(folder, tmp_path, capsys):
     assert lines["M3 Pro"][:2] == ["36", "GB"]
     assert lines["M4"][:2] == ["32", "GB"]
     assert lines["M3 Max"][:6] == ["36,", "48,", "64,", "96,", "128", "GB"]
+
+
+def test_names_cannot_drive_the_terminal(tmp_path, capsys):
+    lbrx.save(tmp_path / "m.safetensors", {"\x1b[31m\n" + "a" * 999: lbrx.ones(4, device="cpu")})
+    assert main(["inspect", str(tmp_path / "m.safetensors")]) == 0
+    out = capsys.readouterr().out
+    assert r"largest: \x1b[31m\naa" in out
+    assert max(map(len, out.splitlines())) < 400
 
 
 def test_tensors_alone(tmp_path, capsys):

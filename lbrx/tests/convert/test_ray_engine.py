@@ -14,17 +14,17 @@ import pytest
 from interruptions import interrupted
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx import formats
+from lbrx.arrays import dtype as dt
 from lbrx.convert import RunOptions, Settings, make_plan, perform
 from lbrx.convert.partial import PartialOutput
 from lbrx.convert.pieces import TensorPiece, pieces_of
 from lbrx.convert.ray_engine import SharedFiles, _groups, ray_engine
 from lbrx.errors import LbrxError
-from lbrx.formats import plain
-from lbrx.formats.recipe import ComputedModel, ComputedTensor
-from lbrx.formats.remote_files import mirrored
-from lbrx.tensor.notes import note
+from lbrx.files import formats
+from lbrx.files.formats import plain
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor
+from lbrx.files.formats.remote_files import mirrored
+from lbrx.files.stored.notes import note
 
 ROWS, COLUMNS, TENSORS = 64, 32, 12
 
@@ -81,7 +81,7 @@ def model_of(tmp_path: Path, marker: str = "") -> ComputedModel:
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lbrx[ray]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])

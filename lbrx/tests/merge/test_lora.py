@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 import lbrx
 from lbrx.cli import main
 from lbrx.errors import FormatError
-from lbrx.merge.lora import LoraOptions, extract_lora, open_pair
+from lbrx.merging.lora import LoraOptions, extract_lora, open_pair
 
 RANK = 3
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.merge.low_rank import low_rank
+from lbrx.merging.low_rank import low_rank
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal"])

@@ -17,7 +17,7 @@ from merge_checks import linear, mean
 
 import lbrx
 from lbrx.cli import main
-from lbrx.merge.config import dump
+from lbrx.merging.config import dump
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 # The arguments are the configuration, the target, and after how many pieces the process dies.
@@ -135,9 +135,9 @@ def test_resumed_after_a_kill(pair, tmp_path, monkeypatch):
     journal = (tmp_path / ".out.partial" / "journal.jsonl").read_text()
     assert run(other, out, "--resume") == 1
     assert (tmp_path / ".out.partial" / "journal.jsonl").read_text() == journal
-    prepared = lbrx.merge.prepare(tmp_path / "c.yml", out)
+    prepared = lbrx.merging.prepare(tmp_path / "c.yml", out)
     options = lbrx.convert.RunOptions(resume=True)
-    result = lbrx.merge.perform_merge(prepared, options, device="cpu")
+    result = lbrx.merging.perform_merge(prepared, options, device="cpu")
     assert result.reused > 0
     # The card and the page have the folder's name.
     names = {"README.md": None, "merge-report.html": None, "merge-report.json": None}
@@ -178,7 +178,7 @@ def test_a_full_disk_loses_nothing(pair, tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().err
     assert "No space left on device" in shown
     assert "add --resume to continue" in shown
-    prepared = lbrx.merge.prepare(tmp_path / "c.yml", tmp_path / "out")
+    prepared = lbrx.merging.prepare(tmp_path / "c.yml", tmp_path / "out")
     options = lbrx.convert.RunOptions(resume=True)
     assert lbrx.convert.perform(prepared.conversion, options, device="cpu").reused > 0
     assert run(tmp_path / "c.yml", tmp_path / "whole") == 0

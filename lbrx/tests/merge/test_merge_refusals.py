@@ -82,7 +82,7 @@ CASES = {
     "a model that does not exist": (lambda m: linear((m("none"), 1)), "does not exist: give"),
     "a name on a hub": (
         lambda m: linear(("someone/model", 1)),
-        "download that repository and give its folder",
+        "someone/model is not in the cache .* and cannot be downloaded",
     ),
     "a type": (
         lambda m: linear((m("a"), 1), dtype="bfloat"),
@@ -95,6 +95,10 @@ CASES = {
     "layers beyond the last": (
         lambda m: stacked((m("a"), 0, 2), (m("b"), 1, 3)),
         r"slices\[1\]: .* has 2 layers: layer_range \[1, 3\]",
+    ),
+    "more layers than a model has": (
+        lambda m: stacked((m("a"), 0, 2), (m("a"), 0, 20_000)),
+        "20,002 layers of its sources: give slices and models with at most 20,000",
     ),
     "layers of different number": (
         lambda m: {
@@ -149,7 +153,7 @@ def test_not_enough_disk(models, tmp_path, monkeypatch):
 
 def test_a_source_that_vanishes_in_the_middle(models, tmp_path):
     """The plan stands, the file is gone: an error, and no output."""
-    prepared = lbrx.merge.prepare(linear((models("a"), 1), (models("b"), 1)), tmp_path / "out")
+    prepared = lbrx.merging.prepare(linear((models("a"), 1), (models("b"), 1)), tmp_path / "out")
     (tmp_path / "b" / "model.safetensors").unlink()
     with pytest.raises((LbrxError, OSError), match=r"model\.safetensors"):
         lbrx.convert.perform(prepared.conversion, device="cpu")
@@ -160,7 +164,7 @@ def test_settings_that_differ_are_noted(model, tmp_path):
     model("a", rope_theta=10000.0)
     model("b", rope_theta=500000.0)
     config = linear((tmp_path / "a", 1), (tmp_path / "b", 1))
-    (note,) = lbrx.merge.prepare(config, tmp_path / "out").merge.notes
+    (note,) = lbrx.merging.prepare(config, tmp_path / "out").merge.notes
     assert note.startswith("rope_theta is 500000.0 in ")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.merge.statistics import merge_sums
+from lbrx.merging.statistics import merge_sums
 
 
 def cosine(a, b):
@@ -29,7 +29,10 @@ def made(rng, shape, parents, dtype, device, base=True):
 @pytest.mark.parametrize("device", ["cpu", "metal"])
 @pytest.mark.parametrize(
     ("shape", "parents", "dtype"),
-    [((37, 129), 2, "bfloat16"), ((5000,), 3, "float32"), ((1, 1), 2, "float16")],
+    [
+        *(((37, 129), 2, "bfloat16"), ((5000,), 3, "float32"), ((1, 1), 2, "float16")),
+        *(((9, 7), 27, "float32"), ((9, 7), 28, "bfloat16")),  # as many as a kernel takes, and more
+    ],
 )
 def test_with_a_base(device, shape, parents, dtype, rng):
     (m, *xs, b), (vm, *vx, vb) = made(rng, shape, parents, dtype, device)
@@ -50,7 +53,7 @@ def test_with_a_base(device, shape, parents, dtype, rng):
 
 @pytest.mark.parametrize("size", [1, 31, 4095, 4097, 70_001])
 def test_threads_of_a_simdgroup_share_a_block(size, rng, monkeypatch):
-    monkeypatch.setattr("lbrx.merge.statistics._lanes", lambda: 32)
+    monkeypatch.setattr("lbrx.merging.statistics._lanes", lambda: 32)
     (m, *xs), (vm, *vx) = made(rng, (size,), 2, "float32", "metal", base=False)
     sums = merge_sums(m, xs)
     assert sums.norm == pytest.approx(np.linalg.norm(vm), rel=1e-5)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from lbrx import cli
-from lbrx.merge.config import documents, parse
-from lbrx.merge.evolve import parse_evolve
-from lbrx.merge.experts import parse_mixture
-from lbrx.merge.methods import METHODS
+from lbrx.merging.config import documents, parse
+from lbrx.merging.evolve import parse_evolve
+from lbrx.merging.experts import parse_mixture
+from lbrx.merging.methods import METHODS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "merging.md").read_text("utf-8")

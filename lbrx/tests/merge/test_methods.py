@@ -12,7 +12,7 @@ from method_cases import family, merged, parents_of
 
 import lbrx
 from lbrx.errors import LbrxError
-from lbrx.merge.methods import METHODS, Base
+from lbrx.merging.methods import METHODS, Base
 
 DTYPES = (np.float32, ml_dtypes.bfloat16, np.float16)
 # Of values near 1, relative and absolute: a unit in the last place, or some of them for float32.

@@ -11,7 +11,7 @@ from mergekit_cases import CASES, HALVES, check, inputs, placed, write
 from safetensors.numpy import load_file
 
 import lbrx
-from lbrx.merge.methods import METHODS
+from lbrx.merging.methods import METHODS
 
 STORED = Path(__file__).parent / "data" / "mergekit_cases.safetensors"
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}

@@ -10,14 +10,14 @@ import pytest
 from interruptions import interrupted
 
 import lbrx
-from lbrx import dtype as dt
-from lbrx import formats
+from lbrx.arrays import dtype as dt
 from lbrx.convert import RunOptions, Settings, make_plan, perform
-from lbrx.formats import plain
-from lbrx.formats.recipe import ComputedModel, ComputedTensor
-from lbrx.merge.merge_function import MergeFunction, frozen
-from lbrx.merge.methods import METHODS, Method
-from lbrx.merge.observed import noted_sums, observed
+from lbrx.files import formats
+from lbrx.files.formats import plain
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor
+from lbrx.merging.merge_function import MergeFunction, frozen
+from lbrx.merging.methods import METHODS, Method
+from lbrx.merging.observed import noted_sums, observed
 
 SHAPES = {"a": (40, 16), "b": (3, 5, 16), "c": (16,)}
 

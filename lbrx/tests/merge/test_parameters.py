@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lbrx import FormatError
-from lbrx.merge.config import Filtered, parse
-from lbrx.merge.methods import METHODS, Parameter
-from lbrx.merge.parameters import check_names, find_method, resolve
+from lbrx.merging.config import Filtered, parse
+from lbrx.merging.methods import METHODS, Parameter
+from lbrx.merging.parameters import check_names, find_method, resolve
 
 T = Parameter("t", float, "a number", required=True, least=0, most=1)
 FLAG = Parameter("flag", bool, "a switch", False)

@@ -10,8 +10,8 @@ import pytest
 from merge_checks import linear, merged
 
 import lbrx
-from lbrx.merge.report import MergeReport, TensorRecord
-from lbrx.merge.statistics import MergeSums, ParentSums, merge_sums
+from lbrx.merging.report import MergeReport, TensorRecord
+from lbrx.merging.statistics import MergeSums, ParentSums, merge_sums
 
 HOSTILE = "<script src='http://example.com/x.js'>&\"</script>"
 VOID = {"meta", "path", "circle", "line", "rect"}

@@ -152,7 +152,7 @@ def test_tokenizers_of_one_size_that_differ(model, with_tokenizer, tokenizer, tm
     for name, document in (("a", whole), ("b", renamed), ("c", shuffled)):
         model(name, vocab=size)
         (tmp_path / name / "tokenizer.json").write_text(json.dumps(document))
-    (note,) = lbrx.merge.prepare(config(tmp_path, "a", "b"), tmp_path / "out").merge.notes
+    (note,) = lbrx.merging.prepare(config(tmp_path, "a", "b"), tmp_path / "out").merge.notes
     assert note.startswith("1 tokens of ")
     assert "<person>" in note
     with pytest.raises(FormatError, match=r"tokens of .*c have other ids in .*a: add"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from lbrx.tensor.computed_arrays import IN_FLIGHT, _Gate
+from lbrx.files.stored.computed_arrays import IN_FLIGHT, _Gate
 
 
 def test_large_tensors_pass_one_at_a_time():

@@ -12,6 +12,7 @@ import lbrx
 from lbrx import cli
 from lbrx.errors import LbrxError
 from lbrx.models.export.exporter import FEATURES, ExportSettings, export_network
+from lbrx.models.export.network_program import CACHES, ProgramStyle
 from lbrx.models.loading import language_model
 from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model, read_state
 from lbrx.neural_engine.weight_forms import WeightForm, program_weight
@@ -102,11 +103,78 @@ def test_architectures(kind, make_model, tmp_path):
     check(make_model(kind.split()[0], **KINDS[kind]), tmp_path / "m.mlpackage")
 
 
+STYLES = [
+    ("llama", ProgramStyle(cache="slices")),
+    ("qwen3", ProgramStyle(attention="products")),
+    ("phi3", ProgramStyle("slices", "products")),
+]
+
+
+@pytest.mark.parametrize(("kind", "style"), STYLES)
+def test_other_ways_of_writing_a_program(kind, style, make_model, tmp_path):
+    """Against the same float64 model; windows, and states that are updated row by row."""
+    check(make_model(kind, **KINDS[kind]), tmp_path / "m.mlpackage", style=style)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_the_most_likely_token(cache, make_model, tmp_path):
+    """`greedy` gives the argmax of the logits that the same program gives without it."""
+    folder, tokens = make_model("llama"), prompt(CHUNK + 4)
+    found = []
+    for greedy in (False, True):
+        compiled, _ = exported(
+            folder, tmp_path / f"{greedy}.mlpackage", style=ProgramStyle(cache, greedy=greedy)
+        )
+        prefill, decode = (CoreMLModel(compiled, name) for name in ("prefill", "decode"))
+        state = prefill.new_state()
+        prefill.predict(inputs(tokens[:CHUNK], 0), state)
+        made = [
+            decode.predict(inputs([token], CHUNK + place), state)
+            for place, token in enumerate(tokens[CHUNK:])
+        ]
+        found.append(made)
+    assert all(each.keys() == {"token"} for each in found[1])
+    want = [int(each["logits"].argmax()) for each in found[0]]
+    assert [int(each["token"][0]) for each in found[1]] == want
+
+
+def operations(path, function):
+    import coremltools
+
+    program = coremltools.utils.load_spec(str(path)).mlProgram
+    (block,) = program.functions[function].block_specializations.values()
+    return [each.type for each in block.operations]
+
+
+def test_what_the_styles_are_made_of(make_model, tmp_path):
+    folder = make_model("llama")
+    kinds = {}
+    for style in (ProgramStyle(), ProgramStyle("slices", "products")):
+        path = tmp_path / f"{style.cache}.mlpackage"
+        exported(folder, path, style=style)
+        kinds[style.cache] = operations(path, "decode")
+    layers = kinds["masks"].count("scaled_dot_product_attention")
+    assert layers >= 2
+    assert "slice_update" not in kinds["masks"]
+    assert kinds["masks"].count("write_state") == 2
+    assert (
+        kinds["slices"].count("slice_update") == kinds["slices"].count("write_state") == 2 * layers
+    )
+    assert kinds["slices"].count("softmax") == layers
+    assert "scaled_dot_product_attention" not in kinds["slices"]
+
+
+def test_styles_that_do_not_exist():
+    for name, known in (("cache", "masks or slices"), ("attention", "operation or products")):
+        with pytest.raises(LbrxError, match=f"{name}='rows': give {known}"):
+            ExportSettings(style=ProgramStyle(**{name: "rows"}))
+
+
 @pytest.mark.full
 def test_scaled_rope(make_model, tmp_path):
     folder = make_model("llama", **LLAMA3)
     compiled, _ = exported(folder, tmp_path / "m.mlpackage")
-    from lbrx.formats.architecture_tables.rope_scaling import llama3_factors
+    from lbrx.files.formats.architecture_tables.rope_scaling import llama3_factors
 
     model = lbrx.open_model(folder).canonical()
     weights = {name: model[name].astype("float32").numpy() for name in model}
@@ -167,7 +235,7 @@ def test_the_package_says_what_it_is(make_model, tmp_path):
         for function in functions.values()
         for feature in (*function.input, *function.output, *function.state)
     }
-    assert shown == FEATURES
+    assert shown == {name: text for name, text in FEATURES.items() if name != "token"}
     notes = dict(model.description.metadata.userDefined)
     assert (notes["lbrx.context"], notes["lbrx.chunk"]) == (str(CONTEXT), str(CHUNK))
     assert json.loads(notes["lbrx.end_tokens"]) == [1]

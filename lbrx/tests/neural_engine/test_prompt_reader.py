@@ -10,7 +10,7 @@ import pytest
 
 import lbrx
 from lbrx import cli
-from lbrx.convert import convert
+from lbrx.convert import Settings, convert
 from lbrx.errors import LbrxError
 from lbrx.metal.device import find_chip
 from lbrx.models.export.exporter import ExportSettings, package_path
@@ -66,8 +66,25 @@ def test_a_gguf_with_paired_features(make_model, tmp_path):
     path, tokens = tmp_path / "m.gguf", prompt(21)
     convert(make_model("llama"), path)
     given, _, model = filled(path, tokens, reader=True)
-    assert model.engine.network.weights.interleaved
+    assert model.engine.network.layers[0].attention.rotary.interleaved
     wanted, *_ = filled(path, tokens, reader=False)
+    assert np.abs(given - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+@pytest.mark.full
+def test_layers_of_a_gguf_and_a_folder(make_model, tmp_path):
+    """Each layer has its own order of features."""
+    convert(make_model("llama"), tmp_path / "m.gguf", Settings(quantize="q8_0"))
+    models, tokens = (tmp_path / "m.gguf", make_model("llama", seed=1)), prompt(21)
+    slices = [
+        {"sources": [{"model": str(path), "layer_range": [i, i + 1]}]}
+        for i, path in enumerate(models)
+    ]
+    mixed = lbrx.merge({"merge_method": "passthrough", "slices": slices})
+    given, _, model = filled(mixed, tokens, reader=True)
+    turned = [layer.attention.rotary.interleaved for layer in model.engine.network.layers]
+    assert turned == [True, False]
+    wanted, *_ = filled(mixed, tokens, reader=False)
     assert np.abs(given - wanted).max() < 0.03 * np.abs(wanted).max()
 
 
@@ -177,12 +194,27 @@ SETTINGS = ExportSettings(2048, 128)
         ("M4", 1024, False, Unit.GPU, "--prefill neural-engine writes it"),
         ("M4", 4096, True, Unit.GPU, "4,096 tokens exceed the program's context of 2,048"),
         ("M3 Ultra", 1024, True, Unit.GPU, "modelled for M3 Ultra"),
+        ("M8 Pro", 1024, True, Unit.NEURAL_ENGINE, "modelled for M8 Pro, taken as M5 Pro, 1,024"),
     ],
 )
 def test_the_planner(chip, tokens, kept, unit, reason):
     choice = choose_prefill(WORK, chip, tokens, SETTINGS, kept)
     assert choice.unit is unit
     assert reason in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("chip", "policy", "unit"),  # the Neural Engine's modelled delay: 1.07 and 2.14, energy 0.26
+    [
+        ("M3 Max", "throughput", Unit.NEURAL_ENGINE),
+        ("M3 Max", "latency", Unit.GPU),
+        ("M3 Ultra", "throughput", Unit.GPU),
+        ("M3 Ultra", "efficiency", Unit.NEURAL_ENGINE),
+    ],
+)
+def test_the_planner_under_a_policy(chip, policy, unit):
+    with lbrx.policy(policy):
+        assert choose_prefill(WORK, chip, 1024, SETTINGS, True).unit is unit
 
 
 def test_costs_grow_with_the_work():
@@ -231,3 +263,25 @@ def test_the_plan_command(make_model, capsys):
 def test_bad_arguments_of_the_plan(arguments, message, make_model, capsys):
     assert cli.main(["plan", str(make_model("llama")), *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "rwkv"},
+        {"quantization_config": {"quant_method": "gptq"}},
+        {"hidden_act": "xielu"},
+        {"rope_scaling": {"rope_type": "other", "factor": 2}},
+        {"num_hidden_layers": 5},  # the file has fewer
+        {"intermediate_size": 100},  # of the file's other sizes
+    ],
+    ids=str,
+)
+def test_no_plan_of_a_model_that_does_not_run(settings, make_model, capsys):
+    """The error is that of opening the model."""
+    folder = str(make_model("llama", **settings))
+    with pytest.raises(LbrxError) as refused:
+        language_model(folder)
+    assert cli.main(["plan", folder, "--chip", "m1"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"lbrx: {refused.value}\n")

@@ -26,6 +26,33 @@ LONG = {
     "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 9.0, 12.0],
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+GROUPED = {
+    "n_routed_experts": 6,
+    "n_group": 3,
+    "topk_group": 2,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.5,
+}
+LATENT = {
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}
+MAMBA = {
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 24,
+    "num_local_experts": 0, "shared_intermediate_size": 48,
+}  # fmt: skip
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
+    "linear_value_head_dim": 16, "shared_expert_intermediate_size": 40,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
 FAR, NEAR = "full_attention", "sliding_attention"
 # Differences from BASE. Contexts are short, so that their lengths matter.
 CASES: dict[str, dict[str, Any]] = {
@@ -67,6 +94,38 @@ CASES: dict[str, dict[str, Any]] = {
     "gemma3_text, pattern": {"sliding_window": 6, "sliding_window_pattern": 2, "rope_local_base_freq": 100.0},
     "gemma3_text, linear": {"sliding_window": 6, "sliding_window_pattern": 2, "rope_scaling": LINEAR},
     "gemma3_text, caps": {"sliding_window": 6, "final_logit_softcapping": 4.0, "query_pre_attn_scalar": 10},
+    "gemma": {},
+    "olmo2": {},
+    "olmo3": {"sliding_window": 6, "layer_types": [FAR, NEAR]},
+    "olmo3, yarn": {"sliding_window": 6, "layer_types": [NEAR, FAR], "rope_scaling": YARN},
+    "granite": {"attention_multiplier": 0.3, "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 3.0},
+    "glm": {"head_dim": 16},
+    "glm4": {"head_dim": 16, "partial_rotary_factor": 0.75},
+    "glm4_moe": {**GROUPED, "head_dim": 16},
+    "glm4_moe, norms": {**GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True, "norm_topk_prob": False},
+    "deepseek_v2": {**GROUPED, **LATENT, "topk_method": "group_limited_greedy"},
+    "deepseek_v2, greedy": {**GROUPED, **LATENT, "topk_method": "greedy", "q_lora_rank": None},
+    "deepseek_v3": {**GROUPED, **LATENT},
+    "deepseek_v3, yarn": {**GROUPED, **LATENT, "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
+    "cohere": {"logit_scale": 0.4},
+    "cohere, norms": {"use_qk_norm": True, "attention_bias": True},
+    "cohere2": {"sliding_window": 6, "layer_types": [FAR, NEAR], "logit_scale": 0.4},
+    "starcoder2": {"sliding_window": 7},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "qwen3_next": {**EXPERTS, **DELTA, "head_dim": 16, "norm_topk_prob": True},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24},
+    "mamba2, limits": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 24, "time_step_limit": (0.1, 0.9)},
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"], "attention_multiplier": 0.3, "residual_multiplier": 0.5, "logits_scaling": 3.0},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 128, "ssm_multipliers": [0.8, 1.1, 0.9, 1.2, 0.7], "mlp_multipliers": [0.9, 1.4], "key_multiplier": 0.6},
+    "falcon_h1, norm": {**MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "ssm_in_multiplier": 0.9, "lm_head_multiplier": 0.5},
+    "falcon_h1, gate first": {**MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    "gpt_oss": {"head_dim": 16, "sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 1.5},
+    "ernie4_5": {"head_dim": 16},
+    "ernie4_5, biases": {"use_bias": True, "tie_word_embeddings": False},
+    "seed_oss": {"head_dim": 24},
+    "exaone4": {},
+    "exaone4, window": {"sliding_window": 6, "layer_types": [NEAR, FAR]},
     "phi3": {"sliding_window": 9},
     "phi3, part turns": {"partial_rotary_factor": 0.75},
     "phi3, short texts": {"rope_scaling": LONG, "original_max_position_embeddings": 64, "max_position_embeddings": 256},

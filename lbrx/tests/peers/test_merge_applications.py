@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import lbrx
-from lbrx.merge.experts import parse_mixture, plan_mixture
-from lbrx.merge.lora import LoraOptions, extract_lora
+from lbrx.merging.experts import parse_mixture, plan_mixture
+from lbrx.merging.lora import LoraOptions, extract_lora
 
 sys.path.append(str(Path(__file__).parent.parent / "formats"))
 import tiny_tokenizers

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import lbrx
-from lbrx.formats import companions
-from lbrx.formats.architecture_tables import ARCHITECTURES
+from lbrx.files.formats import companions
+from lbrx.files.formats.architecture_tables import ARCHITECTURES
 
 torch = pytest.importorskip("torch", reason="torch computes the expected logits")
 transformers = pytest.importorskip(

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 import lbrx
-from lbrx.formats.tokenizers import pretokenizers, vocabulary
+from lbrx.files.formats.tokenizers import pretokenizers, vocabulary
 from lbrx.models.tokenizer import TextStream, Tokenizer, read_tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "formats"))

@@ -18,7 +18,6 @@ import lbrx
 from lbrx.bench.timing import Timing, Work
 from lbrx.kernels import forced
 from lbrx.metal import Context
-from lbrx.metal.command_queue import copy_bytes
 
 SMALL = 4 << 20  # bytes below which starting threads costs more than they gain
 SIDES = 512, 2048  # smallest and largest matrix of the product that measures arithmetic
@@ -85,7 +84,7 @@ class CeilingMaker:
         source, target = gpu.buffer(size), gpu.buffer(size)
 
         def work() -> None:
-            gpu.queue.encode("copy", [source, target], copy_bytes)
+            gpu.queue.copy(source, target)
             gpu.queue.wait()
 
         return Ceiling("copy", work, 2.0 * size)

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 import lbrx
-from lbrx.tensor.files import save
+from lbrx.files.stored.load_and_save import save
 
 _BOS, _EOS = 1, 2
 _NORMAL, _CONTROL = 1, 3  # GGUF's kinds of tokens

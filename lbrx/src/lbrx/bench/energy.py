@@ -1,15 +1,26 @@
-"""Energy as the platform counts it: RAPL on Linux. Where it cannot be read there is no figure."""
+"""Energy as the platform counts it: RAPL on Linux, the energy model of Apple's chips on a Mac.
+Where it cannot be read there is no figure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
+
+from lbrx.bench.apple_energy import AppleEnergyMeter, find_energy_model
 
 POWERCAP = Path("/sys/class/powercap")
 
 
+class EnergyMeter(Protocol):
+    """Counts the energy of this machine."""
+
+    def joules(self) -> float:
+        """Energy since the first call."""
+
+
 @dataclass
-class EnergyMeter:
+class PackageMeter:
     """The packages' counters, summed. A counter wraps around at its own maximum."""
 
     counters: tuple[Path, ...]
@@ -30,6 +41,8 @@ class EnergyMeter:
 
 def find_meter(root: Path = POWERCAP) -> EnergyMeter | None:
     """The meter of this machine; None if it has none that this process may read."""
+    if (model := find_energy_model()) is not None:
+        return AppleEnergyMeter(model)
     found = []
     for folder in sorted(root.glob("intel-rapl:*")):
         if folder.name.count(":") != 1:  # a part of a package, which is counted in it
@@ -39,4 +52,4 @@ def find_meter(root: Path = POWERCAP) -> EnergyMeter | None:
         except (OSError, ValueError):
             return None
         found.append(folder)
-    return EnergyMeter(tuple(found)) if found else None
+    return PackageMeter(tuple(found)) if found else None

@@ -16,9 +16,9 @@ from lbrx.bench.checkpoints import FULL, SHORT, write_folder, write_gguf
 from lbrx.bench.report import Row
 from lbrx.bench.timing import Effort, interleaved
 from lbrx.convert import Settings, convert
-from lbrx.merge.run import merge
-from lbrx.tensor.files import save
-from lbrx.tensor.stored_model import open_model
+from lbrx.files.stored.load_and_save import save
+from lbrx.files.stored.stored_model import open_model
+from lbrx.merging.run import merge
 
 EFFORTS = {True: Effort(rounds=3, seconds=4.0), False: Effort(rounds=7, seconds=30.0)}  # by short
 BLOCK = 8 << 20

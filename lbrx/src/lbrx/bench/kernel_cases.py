@@ -77,6 +77,7 @@ def _all(size: str, dtype: str) -> Iterator[KernelCase]:
     if dtype == "float32":
         yield from _ordering(size)
         yield from _quantized(size)
+        yield _recurrence(size)
         yield _replay(size)
 
 
@@ -369,6 +370,30 @@ def _quantized(size: str) -> Iterator[KernelCase]:
             scheme=scheme if family == "dequantize" else "",
             label=f"{family} {scheme}",
         )
+
+
+def _recurrence(size: str) -> KernelCase:
+    """A layer of Mamba's kind that reads a text."""
+    tokens = {"small": 16, "medium": 64, "large": 256}[size]
+    heads, width, states = 16, 64, 128
+    shape = (tokens, heads, width)
+
+    def inputs(rng: np.random.Generator) -> tuple[Array, ...]:
+        values, keys, queries = _normal(shape, (tokens, states), (tokens, states))(rng)
+        return values, keys, queries, rng.uniform(0.8, 1, shape[:2]).astype(np.float32)
+
+    def ours(x: lbrx.Tensor, keys: lbrx.Tensor, queries: lbrx.Tensor, decay: lbrx.Tensor) -> Any:
+        state = lbrx.zeros((1, heads, width, states), device="metal")
+        places = lbrx.arange(tokens, dtype=lbrx.int32, device="metal")[None]
+        keys, queries = (each.reshape(1, tokens, 1, states) for each in (keys, queries))
+        gate = lbrx.ones((1, tokens, heads), device="metal")
+        return lbrx.recurrence(state, x[None], keys, queries, decay[None], gate, places)[1][0]
+
+    moved = tokens * (2 * heads * width + 2 * states + heads) + heads * width * states
+    multiplied = 6.0 * tokens * heads * width * states
+    return KernelCase(
+        "recurrence", "recurrence", "float32", shape, inputs, ours, 4.0 * moved, multiplied
+    )
 
 
 def _replay(size: str) -> KernelCase:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from lbrx import stored_json
 from lbrx.errors import FormatError
 
 VERSION = 1
@@ -89,7 +90,7 @@ class Report:
 def read(path: Path) -> Report:
     """A report from its file. Raises FormatError for content that is not one."""
     try:
-        content = json.loads(path.read_text())
+        content = stored_json.parsed(path.read_text())
     except OSError as problem:
         raise FormatError(
             f"{path} cannot be read: {problem.strerror}: give a report.json of lbrx bench"

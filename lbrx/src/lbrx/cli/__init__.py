@@ -1,6 +1,7 @@
 """The command line: a module for each subcommand, named after it and imported when it is run.
 
-A new subcommand is a module in this folder, a line in `COMMANDS` and a case in `_find`.
+A new subcommand is a module in this folder, a line in `COMMANDS` and a case in `_find`. Other
+distributions add theirs by entry points.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
-from lbrx.errors import LbrxError
+from lbrx.compile_notice import silenced
+from lbrx.entry_points import imported, named
+from lbrx.errors import MAX_QUOTED, LbrxError, printable, shortened
+from lbrx.extras import DISTRIBUTIONS, without
+from lbrx.terminal.arguments import WRONG_USAGE, Parser, UsageError
+from lbrx.terminal.problems import as_json, report
 from lbrx.version import VERSION
 
+ENTRY_POINTS = "lbrx.commands"
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
 # New objects between runs of the garbage collector: a start allocates many, and keeps nearly all.
 GC_THRESHOLD = 50_000
 COMMANDS = {
     "apply-lora": "add a LoRA adapter to a model's weights",
     "bench": "measure this machine beside its ceilings and other libraries",
+    "completion": "print a script that lets bash, zsh or fish complete lbrx commands",
     "convert": "write a model in another format, quantized or not",
     "devices": "show the Metal devices and what they can do",
     "evolve": "search the merge parameters that give the best model",
@@ -33,10 +41,11 @@ COMMANDS = {
     "perplexity": "measure how well a language model predicts a text",
     "plan": "model the time and energy of a language model on the units of Apple's chips",
     "profile": "run a script and show how long its kernels took",
+    "serve": "answer requests of the APIs of OpenAI, Anthropic and Ollama",
     "shaders": "compile the kernels ahead of their first use",
     "task-vector": "write the difference of two models as a model",
+    "train": "fine-tune a language model on examples",
     "tune": "measure which kernel variants are fastest on this device, and remember them",
-    "video": "show, convert and compare video clips, and run kernels on their frames",
 }
 
 
@@ -50,6 +59,16 @@ class Command(Protocol):
         ...
 
 
+class InstalledCommand(Command, Protocol):
+    """A command that another distribution adds."""
+
+    SUMMARY: str
+    """What it does, in a line that begins with a verb and has no full stop."""
+
+
+_OWN_OPTIONS = ("-h", "--help", "--version")
+
+
 def _find(name: str) -> Command:
     """The module of a subcommand; the others are not imported."""
     command: Command
@@ -58,6 +77,8 @@ def _find(name: str) -> Command:
             from lbrx.cli import apply_lora as command
         case "bench":
             from lbrx.cli import bench as command
+        case "completion":
+            from lbrx.cli import completion as command
         case "convert":
             from lbrx.cli import convert as command
         case "devices":
@@ -80,17 +101,42 @@ def _find(name: str) -> Command:
             from lbrx.cli import plan as command
         case "profile":
             from lbrx.cli import profile as command
+        case "serve":
+            from lbrx.cli import serve as command
         case "shaders":
             from lbrx.cli import shaders as command
         case "task-vector":
             from lbrx.cli import task_vector as command
+        case "train":
+            from lbrx.cli import train as command
         case "tune":
             from lbrx.cli import tune as command
-        case "video":
-            from lbrx.cli import video as command
         case _:
-            raise LbrxError(f"{name} is not a command: give one of {', '.join(COMMANDS)}")
+            command = _installed(name)
     return command
+
+
+def _installed(name: str) -> InstalledCommand:
+    """The command of another distribution."""
+    command = cast("InstalledCommand | None", imported(ENTRY_POINTS, name))
+    if command is None:
+        raise LbrxError(f"{name} is not a command: give one of {', '.join(commands())}")
+    return command
+
+
+def is_command(name: str) -> bool:
+    """Whether there is a command of that name."""
+    return name in COMMANDS or name in named(ENTRY_POINTS)
+
+
+def summary(name: str) -> str:
+    """What a command does, in a line."""
+    return COMMANDS[name] if name in COMMANDS else _installed(name).SUMMARY
+
+
+def commands() -> dict[str, str]:
+    """What each command does, those of other distributions among them, in order."""
+    return {name: summary(name) for name in sorted({*COMMANDS, *named(ENTRY_POINTS)})}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,28 +152,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status(given: Sequence[str]) -> int:
+    options = argparse.Namespace()
     try:
         _set_up_streams()
         try:
-            status = _run(given)
+            status = _run(given, options)
         finally:  # also after a help page, where argparse ends the program
             sys.stdout.flush()
+    except UsageError as misuse:
+        if not misuse.asks_for_json(given):
+            misuse.parser.exit_with(misuse.problem)
+        remedy = f"give the arguments that `{misuse.parser.prog} --help` lists"
+        return _failed(f"{misuse.problem}: {remedy}", given, in_json=True, status=WRONG_USAGE)
     except LbrxError as problem:
-        return _failed(str(problem), given)
+        return _failed(str(problem), given, in_json=_wants_json(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         _close_output()
         return BROKEN_PIPE
     except OSError as problem:  # a full disk, an unreadable file
+        in_json = _wants_json(options)
         try:
             sys.stdout.flush()
         except OSError:
             _close_output()
+            in_json = False
         named = problem.filename is not None and problem.strerror is not None
         text = f"{problem.filename}: {problem.strerror}" if named else str(problem)
-        return _failed(text, given)
+        if isinstance(problem, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+            text += ": check the path"
+        return _failed(text, given, in_json=in_json)
     return status
+
+
+def _wants_json(options: argparse.Namespace) -> bool:
+    return bool(getattr(options, "json", False))
 
 
 def spare_collector() -> None:
@@ -137,32 +197,61 @@ def spare_collector() -> None:
         gc.freeze()
 
 
-def _run(given: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
+def _run(given: Sequence[str], options: argparse.Namespace) -> int:
+    """Run a command with arguments, which are put into `options`."""
+    if given and is_command(given[0]):
+        parser_of(given[0]).parse_args(given[1:], options)
+        quiet = _wants_json(options) or bool(getattr(options, "quiet", False))
+        with silenced(quiet):
+            return _find(given[0]).run(options)
+    if given and given[0] in DISTRIBUTIONS:
+        raise LbrxError(without(given[0]))
+    parser = top_parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        return WRONG_USAGE
+    if given[0].startswith("-") and not any(each.startswith(given[0]) for each in _OWN_OPTIONS):
+        raise UsageError(parser, f"unrecognized arguments: {given[0]}: options follow the command")
+    parser.parse_args(given)  # ends with a help page, the version or an error
+    raise UsageError(parser, f"{given[0]} is not a command: give one of {', '.join(commands())}")
+
+
+def top_parser() -> Parser:
+    """The parser of a command line whose first word is not a command. It has the commands' names,
+    and not their arguments."""
+    parser = Parser(prog="lbrx", description="An ML toolkit for Apple Silicon.")
     parser.add_argument("--version", action="version", version=f"lbrx {VERSION}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if given[:1] == [name]:
-            _find(name).add_arguments(command)
-    options = parser.parse_args(given)
-    return _find(options.command).run(options)
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in commands().items():
+        parsers.add_parser(name, help=text)
+    return parser
 
 
-def _failed(problem: str, given: Sequence[str]) -> int:
-    """Print an error. Line breaks in paths that were given, and other control characters, are
-    written as escapes: the error stays one line, and a name cannot drive the terminal."""
-    for part in (part for argument in given for part in argument.split(os.sep)):
-        if "\n" in part:
-            problem = problem.replace(part, _escaped(part))
-    lines = map(_escaped, f"lbrx: {problem}".split("\n"))
-    print("\n".join(lines), file=sys.stderr)
-    return 1
+def parser_of(name: str) -> Parser:
+    """The parser of a command's arguments."""
+    text = summary(name)
+    parser = Parser(prog=f"lbrx {name}", description=f"{text[0].upper()}{text[1:]}.")
+    _find(name).add_arguments(parser)
+    return parser
 
 
-def _escaped(text: str) -> str:
-    """The text with escapes such as \\n and \\x1b for its control characters."""
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+def _failed(problem: str, given: Sequence[str], *, in_json: bool, status: int = 1) -> int:
+    """Print an error, in JSON on standard output, and return the exit status.
+
+    What was given is shortened and has no line breaks in it: the error stays one line."""
+    if in_json:
+        try:
+            print(as_json(problem), flush=True)
+        except OSError:
+            _close_output()
+        else:
+            return status
+    problem = printable(problem)
+    for part in (part for argument in given for part in (argument, *argument.split(os.sep))):
+        if "\n" in part or len(part) > MAX_QUOTED:
+            problem = problem.replace(printable(part), shortened(printable(part, kept="")))
+    report(problem)
+    return status
 
 
 def _set_up_streams() -> None:

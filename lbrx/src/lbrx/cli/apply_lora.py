@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from lbrx.cli.convert import add_output_arguments
 from lbrx.cli.merge import write_merge
-from lbrx.merge import MergeOptions, prepare
-from lbrx.merge.lora import applied
+from lbrx.merging import MergeOptions, prepare
+from lbrx.merging.lora import applied
+from lbrx.terminal.problems import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,5 +24,5 @@ def run(options: argparse.Namespace) -> int:
     wanted = MergeOptions(options.to, options.quantize, options.max_shard_size, report=False)
     prepared = prepare(applied(options.base, options.lora), options.out, wanted)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
-        print(f"lbrx: {note}", file=sys.stderr)
+        report(note)
     return write_merge(prepared, options, "applying")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lbrx.bench import comparison
 from lbrx.bench.markdown import markdown
@@ -15,6 +16,10 @@ from lbrx.bench.peers import NAMES
 from lbrx.bench.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, Report, read
 from lbrx.bench.run import SUITES, Options, Progress, run_suites
 from lbrx.errors import LbrxError
+from lbrx.terminal.progress import progress_bars
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 INTERRUPTED = 130  # as in shells
 
@@ -75,21 +80,23 @@ def _write(folder: Path, report: Report, old: Report | None) -> None:
 
 @contextmanager
 def _progress_bar() -> Iterator[Progress]:
-    """A bar with what is being measured and the time left, if stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, title: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
+    """A bar with what is being measured and the time left."""
+    with progress_bars(_columns) as shown:
+        if shown is None:
+            yield lambda done, total, title: None
+            return
+        bar = shown.add_task("", total=None)
+        yield lambda done, total, title: shown.update(
+            bar, completed=done, total=total, description=title
+        )
 
-    columns = (
+
+def _columns() -> Sequence[ProgressColumn]:
+    from rich import progress as rich
+
+    return (
         rich.BarColumn(),
         rich.MofNCompleteColumn(),
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.description}"),
     )
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        bar = shown.add_task("", total=None)
-        yield lambda done, total, title: shown.update(
-            bar, completed=done, total=total, description=title
-        )

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lbrx.cli import INTERRUPTED
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
-from lbrx.formats.packaged_models import model_path, target_path
-from lbrx.formats.writing import writable
+from lbrx.files.formats.packaged_models import model_path, target_path
+from lbrx.files.formats.writing import writable
 from lbrx.process import peak_memory
+from lbrx.terminal.arguments import MODEL
+from lbrx.terminal.problems import report
+from lbrx.terminal.progress import progress_bars
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 _EXAMPLES = """examples:
   lbrx convert model.gguf folder --to safetensors --quantize f16
@@ -27,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     add = parser.add_argument
-    add("source", metavar="SRC", help="a model: a file, an index of shards, a folder or smollm2")
+    add("source", metavar="SRC", help=f"the model: {MODEL}")
     add("target", metavar="DST", help="the file or folder to write; it appears when it is complete")
     add("--to", choices=[*map(str, writable())], help="the format (default: by DST's extension)")
     add(
@@ -71,7 +77,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=["local", "ray"],
         default="local",
-        help="compute in this process, or on a Ray cluster (pip install 'lbrx[ray]')",
+        help="compute in this process, or on a Ray cluster (pip install ray)",
     )
     parser.add_argument(
         "--address",
@@ -102,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     )
     plan = make_plan(model_path(options.source), target_path(options.target), settings)
     for note in plan.notes:
-        print(f"lbrx: {note}", file=sys.stderr)
+        report(note)
     run_options = RunOptions(options.resume, options.force, options.durable)
     engine = chosen_engine(options)
 
@@ -129,10 +135,10 @@ def carry_out(
     `write` gets the progress, and that of the verification if `--verify` is given."""
     go_on = f"the finished part of {plan.output.path} is kept: add --resume to continue"
     try:
-        with progress_bars(plan.nbytes, options.quiet, doing) as (progress, verifying):
+        with _bars(plan.nbytes, options.quiet, doing) as (progress, verifying):
             result = write(progress, verifying if options.verify else None)
     except KeyboardInterrupt:
-        print(f"lbrx: interrupted: {go_on}", file=sys.stderr)
+        report(f"interrupted: {go_on}")
         return INTERRUPTED
     except OSError as problem:
         raise LbrxError(f"{problem}: {go_on}") from problem
@@ -169,23 +175,12 @@ def summary(result: Result) -> str:
 
 
 @contextmanager
-def progress_bars(total: int, quiet: bool, doing: str) -> Iterator[tuple[Progress, Progress]]:
-    """Progress bars of conversion and verification with the speed and the time left, if stderr is
-    a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield (lambda written: None), (lambda written: None)
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (
-        rich.TextColumn("{task.description}"),
-        rich.BarColumn(),
-        rich.DownloadColumn(),
-        rich.TransferSpeedColumn(),
-        rich.TimeRemainingColumn(),
-    )
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+def _bars(total: int, quiet: bool, doing: str) -> Iterator[tuple[Progress, Progress]]:
+    """Progress bars of conversion and verification with the speed and the time left."""
+    with progress_bars(_columns, quiet) as shown:
+        if shown is None:
+            yield (lambda written: None), (lambda written: None)
+            return
         first = shown.add_task(doing, total=total)
         second = shown.add_task("verifying", total=total, visible=False, start=False)
 
@@ -194,3 +189,15 @@ def progress_bars(total: int, quiet: bool, doing: str) -> Iterator[tuple[Progres
             shown.update(second, advance=written, visible=True)
 
         yield (lambda written: shown.advance(first, written)), verifying
+
+
+def _columns() -> Sequence[ProgressColumn]:
+    from rich import progress as rich
+
+    return (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+    )

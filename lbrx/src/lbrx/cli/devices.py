@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from lbrx.device_info import Calibration, DeviceInfo
 from lbrx.metal.device import devices
+from lbrx.metal.replay_choice import replay_choice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,8 @@ def table(device: DeviceInfo) -> list[tuple[str, str]]:
     cores = "threads" if device.soft and not device.simd_hardware else "GPU cores"
     family = f"Apple{device.family}" if device.family else "not Apple's"
     source = "chip table" if device.cuda is None else "clocks"
+    if device.like is not None:
+        source = f"extrapolated: {device.chip} is not in the chip table, taken as {device.like}"
     calibrated = device.calibration
     measured = speeds(calibrated) if calibrated else []
     date = calibrated.date if calibrated else "never: `lbrx tune` measures the device's speeds"
@@ -55,6 +58,7 @@ def table(device: DeviceInfo) -> list[tuple[str, str]]:
         ("simd hardware", _yes(device.simd_hardware)),
         ("simdgroup matrix", _yes(device.simdgroup_matrix)),
         ("bfloat", _yes(device.bfloat) + (", emulated" if not device.native_bfloat else "")),
+        ("replay", "{0.kind}: {0.reason}".format(replay_choice(device))),
         ("calibrated", date),
         *((f"measured {title}", value) for title, value in measured),
     ]

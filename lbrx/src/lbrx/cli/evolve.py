@@ -10,8 +10,9 @@ from pathlib import Path
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
-from lbrx.merge.config import dump
-from lbrx.merge.evolve import Evaluation, EvolveConfig, evolve, load_evolve
+from lbrx.merging.config import dump
+from lbrx.merging.evolve import Evaluation, EvolveConfig, evolve, load_evolve
+from lbrx.terminal.problems import report
 
 _EXAMPLE = """the YAML is that of a merge with open parameters and a section evolve:
   merge_method: slerp
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             progress=(lambda one: None) if options.quiet else show,
         )
     except KeyboardInterrupt:
-        print(f"lbrx: interrupted: {journal} is kept: add --resume to continue", file=sys.stderr)
+        report(f"interrupted: {journal} is kept: add --resume to continue")
         return INTERRUPTED
     text = dump(best.document)
     out.write_text(text, "utf-8")

@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from lbrx.cli.generate import model_source
 from lbrx.errors import LbrxError
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
@@ -13,14 +14,16 @@ from lbrx.models.export.exporter import (
     export_network,
     settings_of,
 )
+from lbrx.models.export.network_program import ATTENTIONS, CACHES, ProgramStyle
 from lbrx.models.loading import language_model
 from lbrx.neural_engine.mil_package import check_path
 from lbrx.neural_engine.weight_forms import WeightForm
+from lbrx.terminal.arguments import MODEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", help="a GGUF file, a model's folder, or the name of a packaged model: smollm2")
+    add("model", help=f"the model: {MODEL}; or BASE+LORA")
     add("output", help="the package to write; its name ends in .mlpackage")
     add(
         "--context",
@@ -45,6 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file's q8_0, q4_0, q4:* and q8:* as they are",
     )
 
+    add(
+        "--cache",
+        choices=CACHES,
+        default=CACHES[0],
+        help="how a token is written: masks rewrite the whole cache without integers, slices "
+        "update its row alone (masks)",
+    )
+    add(
+        "--attention",
+        choices=ATTENTIONS,
+        default=ATTENTIONS[0],
+        help="Core ML's operation, or a product, a softmax and a product (operation)",
+    )
+    add("--greedy", action="store_true", help="decode gives the most likely token, and no logits")
     add("--force", action="store_true", help="replace an existing package")
 
 
@@ -53,8 +70,9 @@ def run(options: argparse.Namespace) -> int:
     check_path(path)  # before the model is opened
     if path.exists() and not options.force:
         raise LbrxError(f"{path} exists: add --force to replace it")
-    model = language_model(options.model)
-    settings = settings_of(model.config, options.context, options.chunk, options.quantize)
+    model = language_model(model_source(options.model))
+    style = ProgramStyle(options.cache, options.attention, options.greedy)
+    settings = settings_of(model.config, options.context, options.chunk, options.quantize, style)
     began = time.perf_counter()
     export_network(model.engine.network, path, settings)
     seconds = time.perf_counter() - began

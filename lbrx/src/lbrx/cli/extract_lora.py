@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from lbrx.merge.lora import LoraOptions, Progress, extract_lora
+from lbrx.merging.lora import LoraOptions, Progress, extract_lora
+from lbrx.terminal.progress import progress_bars
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +57,16 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _bar(quiet: bool) -> Iterator[Progress]:
-    """A progress bar over the values of both models, if stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich import progress as rich
-    from rich.console import Console
-
-    columns = (rich.TextColumn("decomposing"), rich.BarColumn(), rich.TimeRemainingColumn())
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    """A progress bar over the values of both models."""
+    with progress_bars(_columns, quiet) as shown:
+        if shown is None:
+            yield lambda done, total: None
+            return
         task = shown.add_task("decomposing")
         yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def _columns() -> Sequence[ProgressColumn]:
+    from rich import progress as rich
+
+    return (rich.TextColumn("decomposing"), rich.BarColumn(), rich.TimeRemainingColumn())

@@ -5,17 +5,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
+from lbrx.files.stored.stored_model import StoredModel
 from lbrx.models import LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
 from lbrx.models.loading import PREFILL, language_model
+from lbrx.models.memory_plan import MemoryPlan
 from lbrx.process import peak_memory
+from lbrx.terminal.arguments import MODEL
+from lbrx.terminal.conversation import HINT, Conversation, message
+from lbrx.terminal.message_input import MessageInput
+from lbrx.terminal.problems import report
+from lbrx.terminal.progress import token_bar
 
 MIN_COMPILE_SECONDS = 0.2  # shown from here on
 SAMPLING = (
@@ -24,6 +32,8 @@ SAMPLING = (
     ("top_p", float, "P", "draw from the most likely tokens whose probabilities add up to P (1)"),
     ("min_p", float, "P", "draw from tokens at least P times as likely as the most likely (0)"),
     ("repetition_penalty", float, "X", "above 1, makes tokens of the text less likely (1)"),
+    ("presence_penalty", float, "X", "subtract this from logits of generated tokens (0)"),
+    ("frequency_penalty", float, "X", "subtract this for each time a token was generated (0)"),
     ("seed", int, "N", "draw the same tokens each time (default: different ones)"),
 )
 
@@ -31,7 +41,7 @@ SAMPLING = (
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, and the memory that it may use."""
     parser.add_argument(
-        "model", help="a GGUF file, a model's folder, or the name of a packaged model: smollm2"
+        "model", help=f"the model: {MODEL}; or BASE+LORA, with the adapter's folder"
     )
     parser.add_argument(
         "--context",
@@ -46,27 +56,71 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default="f16",
         help="type of the KV cache: f16 (the default), bf16, f32 or q8_0",
     )
+    parser.add_argument(
+        "--adapter",
+        metavar="PATH[:SCALE]",
+        action="append",
+        default=[],
+        help="a LoRA adapter that is added beside the weights; may be repeated",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="no progress bar, no memory plan, no speeds"
+    )
 
 
 def open_language_model(options: argparse.Namespace) -> LanguageModel:
     """Open the model, and print the memory that it will use before that."""
+
+    def show(memory: MemoryPlan) -> None:
+        if not options.quiet:
+            print(memory, file=sys.stderr, flush=True)
+
     return language_model(
-        options.model,
+        model_source(options.model),
         context=options.context,
         cache_dtype=options.cache_type,
         prefill=getattr(options, "prefill", "gpu"),
-        on_memory_plan=lambda memory: print(memory, file=sys.stderr, flush=True),
+        adapters=options.adapter,
+        on_memory_plan=show,
     )
+
+
+@contextmanager
+def reading(model: LanguageModel, doing: str, quiet: bool) -> Iterator[None]:
+    """Show how much of a text the model has read, if that takes a while."""
+    with token_bar(doing, quiet) as model.engine.progress:
+        try:
+            yield
+        finally:
+            model.engine.progress = None
+
+
+def model_source(name: str) -> str | StoredModel:
+    """The name of a model, or for BASE+LORA the model that the adapter makes of the base."""
+    if "+" not in name:
+        return name
+    from lbrx.merging import merge
+    from lbrx.merging.config import parse_model
+    from lbrx.merging.lora import applied
+
+    reference = parse_model(name)
+    return name if reference.lora is None else merge(applied(reference.path, reference.lora))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     add = parser.add_argument
-    add("-p", "--prompt", metavar="TEXT", help="the text to complete; '-' reads standard input")
+    add(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        help="the text to complete; '-' reads standard input, without a line break at its end",
+    )
     add(
         "--chat",
         action="store_true",
-        help="answer the prompt as a chat message; without -p, read messages line by line",
+        help="answer the prompt as a chat message; without -p, have a conversation, where "
+        "/help lists commands",
     )
     add("--system", metavar="TEXT", help="the system message of a chat")
     add("-n", "--max-tokens", metavar="N", type=int, default=256, help="new tokens at most (256)")
@@ -100,6 +154,10 @@ def run(options: argparse.Namespace) -> int:
     if options.system is not None and not options.chat:
         raise LbrxError("--system is a chat message: give --chat, too")
     read_options(_generation_options(options))  # bad ones raise before the model is loaded
+    if options.chat:
+        from lbrx.models import template_process
+
+        template_process.start()  # which gets ready while the model is loaded
     model = open_language_model(options)
     saved = Path(options.prompt_cache) if options.prompt_cache else None
     if saved is not None and saved.exists():
@@ -111,83 +169,31 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _complete(model: LanguageModel, options: argparse.Namespace) -> int:
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
-    prompt = [*_system(options), _message("user", text)] if options.chat else text
+    # As in a shell's $(...): `echo` ends a line that is not meant to end the prompt.
+    text = _without_break(sys.stdin.read()) if options.prompt == "-" else options.prompt
+    system = [message("system", options.system)] if options.system else []
+    prompt = [*system, message("user", text)] if options.chat else text
     stream = model.stream(prompt, **_generation_options(options))
-    _show(stream, model)
+    _show(stream, model, options.quiet)
     return 0 if stream.completion else INTERRUPTED
 
 
+def _without_break(text: str) -> str:
+    return text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+
+
 def _chat(model: LanguageModel, options: argparse.Namespace) -> int:
-    """Answer messages until the input ends. Ctrl-C ends an answer, or else the conversation."""
-    status, messages = 0, _system(options)
-    for text in _lines():
-        said, asked = "", [*messages, _message("user", text)]
-        try:
-            asked = _fitting(model, asked, options)
-            said = _show(model.stream(asked, **_generation_options(options)), model)
-        except LbrxError as problem:
-            print(f"lbrx: {problem}", file=sys.stderr, flush=True)
-            status = 1
-        except KeyboardInterrupt:  # before the first part of the answer
-            print()
-        if said:
-            messages = [*asked, _message("assistant", said)]
-    return status
-
-
-def _fitting(
-    model: LanguageModel, messages: list[dict[str, str]], options: argparse.Namespace
-) -> list[dict[str, str]]:
-    """A conversation without its oldest exchanges, where all of it leaves no room for an answer.
-
-    Raises LbrxError if its last message alone does not fit the context.
-    """
-    context, first = model.engine.context, len(_system(options))
-    alone = model.count_tokens([*messages[:first], messages[-1]])
-    if alone >= context:
-        raise LbrxError(
-            f"the message has {alone:,} tokens, and the context is {context:,}: shorten it; the "
-            "conversation continues without it"
-        )
-    kept = list(messages)
-    room = min(options.max_tokens, context // 2)
-    while len(kept) > first + 1 and model.count_tokens(kept) + room > context:
-        del kept[first : first + 2]
-    if forgotten := (len(messages) - len(kept)) // 2:
-        noun = "exchange" if forgotten == 1 else "exchanges"
-        print(
-            f"lbrx: the conversation exceeds the context of {context:,} tokens: the oldest "
-            f"{forgotten} {noun} are forgotten",
-            file=sys.stderr,
-            flush=True,
-        )
-    return kept
-
-
-def _lines() -> Iterator[str]:
-    """The lines of standard input that are not empty."""
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    if interactive:
-        with suppress(ImportError):
-            import readline  # noqa: F401 (importing it lets `input` edit lines)
-    while True:
-        try:
-            line = input("> " if interactive else "").strip()
-        except (EOFError, KeyboardInterrupt):
-            if interactive:
-                print()
-            return
-        if line:
-            yield line
-
-
-def _system(options: argparse.Namespace) -> list[dict[str, str]]:
-    return [_message("system", options.system)] if options.system else []
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+    """Answer messages until the input ends."""
+    conversation = Conversation(
+        model,
+        options.system,
+        _generation_options(options),
+        lambda stream: _show(stream, model, options.quiet),
+    )
+    given = MessageInput()
+    if given.is_terminal and not options.quiet:
+        report(HINT)
+    return conversation.run(given)
 
 
 def _generation_options(options: argparse.Namespace) -> OptionKeywords:
@@ -196,15 +202,19 @@ def _generation_options(options: argparse.Namespace) -> OptionKeywords:
     return cast(OptionKeywords, {name: x for name, x in given.items() if x is not None})
 
 
-def _show(stream: Stream, model: LanguageModel) -> str:
+def _show(stream: Stream, model: LanguageModel, quiet: bool) -> str:
     """Print a text as it is generated, until it ends or is interrupted, and return it. The speeds
     follow on standard error."""
     parts = []
     with suppress(KeyboardInterrupt):
-        for part in stream:
+        with reading(model, "reading the prompt", quiet):
+            first = next(stream, "")
+        for part in chain([first], stream):
             parts.append(part)
             print(part, end="", flush=True)
     print(flush=True)
+    if quiet:
+        return "".join(parts)
     _show_reader(model)
     if stream.timing.first_token_seconds:
         line = speeds(stream.timing, model.engine.network.device)

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lbrx import formats
 from lbrx.convert.contents import Contents, TokenizerFacts, contents
-from lbrx.errors import LbrxError
-from lbrx.formats.packaged_models import model_path
-from lbrx.formats.quantized_checkpoints import check_readable
+from lbrx.errors import LbrxError, printable
+from lbrx.files import formats
+from lbrx.files.formats.packaged_models import model_path
+from lbrx.files.stored.stored_model import StoredModel
 from lbrx.models import architectures
-from lbrx.models.config import model_type_of, read_config
+from lbrx.models.config import read_config
 from lbrx.models.fitting import WORKING_SET, Fit, fits, needs
 from lbrx.models.memory_plan import MemoryPlan
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.terminal.arguments import MODEL
 
 CONTEXT = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a file, an index of shards, a folder or smollm2")
+    parser.add_argument("model", help=f"the model: {MODEL}")
     parser.add_argument(
         "--context", type=int, help=f"the context in tokens for the memory plan ({CONTEXT:,})"
     )
@@ -40,15 +40,15 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_as_json(found, need, problem), indent=2))
         return 0
-    print("\n".join([*_overview(found), "", *_tensors(found), *_places(need, problem)]))
+    lines = [*_overview(found), "", *_tensors(found), *_places(need, problem)]
+    print("\n".join(printable(line, kept="") for line in lines))
     return 0
 
 
 def _why_not_run(files: formats.ModelFiles) -> str | None:
     """Why lbrx does not run a model; None if it does."""
     try:
-        check_readable(files)
-        architectures.find(model_type_of(StoredModel(files, files.tensors)))
+        architectures.network_of(StoredModel(files, files.tensors))
     except LbrxError as problem:
         return str(problem)
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from lbrx.convert import Result, RunOptions
 from lbrx.convert.output_checks import check_not_replacing, check_space, replaced_files
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import LbrxError
-from lbrx.formats.packaged_models import target_path
-from lbrx.merge import MergeOptions, PreparedMerge, perform_merge, prepare
-from lbrx.merge.methods import METHODS, Method
-from lbrx.merge.parameters import find_method
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.merging import MergeOptions, PreparedMerge, perform_merge, prepare
+from lbrx.merging.methods import METHODS, Method
+from lbrx.merging.parameters import find_method
+from lbrx.terminal.problems import report
 
 _EXAMPLES = """examples:
   lbrx merge config.yml merged
@@ -88,13 +88,13 @@ def run(options: argparse.Namespace) -> int:
     if options.method is not None and not options.force:
         _check_that_out_is_given(prepared)
     for note in (*prepared.merge.notes, *prepared.conversion.notes):
-        print(f"lbrx: {note}", file=sys.stderr)
+        report(note)
     spare_collector()
     if options.dry_run:
         if not options.force:
             check_not_replacing(prepared.conversion.output)
         check_space(prepared.conversion.output, options.resume)
-        from lbrx.merge.estimate import describe
+        from lbrx.merging.estimate import describe
 
         print(describe(prepared))
         return 0

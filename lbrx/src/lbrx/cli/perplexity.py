@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from lbrx.cli.generate import add_model_arguments, open_language_model
+from lbrx.cli.generate import add_model_arguments, open_language_model, reading
 from lbrx.errors import LbrxError
 from lbrx.models.language_model import perplexity
 
@@ -31,7 +31,9 @@ def run(options: argparse.Namespace) -> int:
     if len(tokens) < 2:
         raise LbrxError(f"{path} has {len(tokens)} tokens: perplexity needs at least two")
     began = time.perf_counter()
-    value = perplexity(model.log_probabilities(tokens))
+    with reading(model, "reading the text", options.quiet):
+        scores = model.log_probabilities(tokens)
+    value = perplexity(scores)
     seconds = time.perf_counter() - began
     print(f"perplexity {value:.4f}, {len(tokens):,} tokens, {seconds:.1f} s")
     return 0

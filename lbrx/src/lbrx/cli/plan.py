@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from lbrx import formats
+from lbrx.arrays import dtype as dt
 from lbrx.errors import LbrxError
-from lbrx.formats.packaged_models import model_path
+from lbrx.files import formats
+from lbrx.files.formats.packaged_models import model_path
+from lbrx.files.stored.stored_model import StoredModel
 from lbrx.metal.device import chips, find_chip
+from lbrx.models import architectures
 from lbrx.models.config import read_config
 from lbrx.models.export.exporter import DEFAULT_CHUNK, ExportSettings
 from lbrx.models.export.unit_plan import UnitCost, Workload, choose_prefill, plan_units
-from lbrx.models.weights import bytes_in_memory
+from lbrx.models.weights import CheckedWeights, bytes_in_memory
 from lbrx.neural_engine.weight_forms import WeightForm, parse_form
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.terminal.arguments import MODEL
 
 PROMPT = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", help="a GGUF file, a model's folder, or the name of a packaged model: smollm2")
+    add("model", help=f"the model: {MODEL}")
     add("--chip", metavar="NAME", help="one chip, such as m4-pro (default: every chip)")
     add("--prompt", metavar="N", type=int, default=PROMPT, help=f"tokens of the prompt ({PROMPT})")
     add(
@@ -47,7 +50,10 @@ def run(options: argparse.Namespace) -> int:
         max(options.prompt, options.chunk), options.chunk, parse_form(options.quantize)
     )
     files = formats.read(model_path(options.model))
-    config = read_config(StoredModel(files, files.tensors))
+    model = StoredModel(files, files.tensors)
+    network, config = architectures.network_of(model), read_config(model)
+    # There are no speeds of models that do not run.
+    network(config, CheckedWeights(model, config, "cpu", dt.float32))
     work = Workload.of(config, bytes_in_memory(files))
     print(
         f"Modelled, not measured: a prompt of {options.prompt:,} tokens and one more token. The "

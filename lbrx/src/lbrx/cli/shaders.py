@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+from lbrx.compile_notice import silenced
 from lbrx.errors import SettingError
-from lbrx.kernels.planning import sample_pipelines
+from lbrx.kernels.samples import sample_pipelines
 from lbrx.metal import Context, binding, context
-from lbrx.metal.library import PipelineRequest, shader_folder
+from lbrx.metal.library import PipelineRequest, shader_files
 from lbrx.metal.prebuild import (
     build_for_target,
     build_metallibs,
@@ -44,12 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if (options.target is None) != (options.out is None):
         raise SettingError("--target and --out go together: give both or neither")
-    start = time.perf_counter()
     stems = None if options.stems is None else options.stems.split(",")
-    if options.target is not None:
-        return _write_code(stems, options.target, options.out)
+    with silenced():  # it shows its progress
+        if options.target is not None:
+            return _write_code(stems, options.target, options.out)
+        return _build(stems)
+
+
+def _build(stems: list[str] | None) -> int:
+    start = time.perf_counter()
     gpu = context()
-    libraries = build_metallibs(shader_folder())
+    libraries = build_metallibs(shader_files())
     wanted = _wanted(gpu, stems)
     progress = Progress(start)
     try:

@@ -7,8 +7,8 @@ import argparse
 from lbrx.cli.convert import add_output_arguments, carry_out
 from lbrx.convert import Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import Progress
-from lbrx.formats.packaged_models import target_path
-from lbrx.merge.lora import task_vector
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.merging.lora import task_vector
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

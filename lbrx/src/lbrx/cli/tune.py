@@ -7,9 +7,9 @@ import time
 
 from lbrx.cli.devices import speeds
 from lbrx.kernels import choices
-from lbrx.kernels.calibrating import calibrate
-from lbrx.kernels.tune import TunedChoice, tune
 from lbrx.metal import calibration_file, context
+from lbrx.scheduler.calibrating import calibrate
+from lbrx.scheduler.tune import TunedChoice, tune
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from lbrx.convert.compute import compute_on
 from lbrx.convert.conversion_plan import ConversionPlan, Settings, make_plan
 from lbrx.convert.pieces import Checksums, LateFiles, PieceEngine, Progress, RunOptions, run
-from lbrx.formats.packaged_models import target_path
-from lbrx.tensor.notes import Notes
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.files.stored.notes import Notes
 
 if TYPE_CHECKING:
     from lbrx.convert.verify import ClassError

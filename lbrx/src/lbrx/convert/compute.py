@@ -7,14 +7,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
 from lbrx import quant
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.source import StoredRows
-from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
-from lbrx.tensor.creation import from_numpy
-from lbrx.tensor.placement import default_device
-from lbrx.tensor.quantized import quantize, stored_parts
+from lbrx.tensors.creation import from_numpy
+from lbrx.tensors.placement import default_device
+from lbrx.tensors.quantized import quantize, stored_parts
 
 # Numpy casts fewer values than this in less time than a launch takes.
 _WORTHWHILE = 1 << 16

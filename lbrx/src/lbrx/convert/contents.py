@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbrx import quant
-from lbrx.formats import Format, ModelFiles, translate
-from lbrx.formats.checks import read_json
-from lbrx.formats.containers import mlx
-from lbrx.formats.recipe import Recipe, nbytes_of
+from lbrx.files.formats import ModelFiles, translate
+from lbrx.files.formats.checks import read_json
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.recipe import Recipe, nbytes_of
 
 _SETTINGS = {
     "layers": "num_hidden_layers",
@@ -86,9 +85,8 @@ class Contents:
 
 def contents(files: ModelFiles) -> Contents:
     """Summarise a model."""
-    tensors: Mapping[str, Recipe] = files.tensors
-    if files.format is Format.MLX:
-        tensors = mlx.packed_weights(files)
+    conventions = conventions_of(files)
+    tensors = conventions.whole(files)
     config = translate.config_of(files)
     settings = {title: config.get(key) for title, key in _SETTINGS.items()}
     return Contents(
@@ -102,7 +100,7 @@ def contents(files: ModelFiles) -> Contents:
         nbytes=sum(map(nbytes_of, tensors.values())),
         kinds=_kinds(tensors),
         largest=_largest(tensors),
-        quantization=_quantization(files, config),
+        quantization=conventions.quantization(files),
         tokenizer=_tokenizer(files),
     )
 
@@ -148,21 +146,6 @@ def _kinds(tensors: Mapping[str, Recipe]) -> tuple[EncodingCount, ...]:
         for name, group in groups.items()
     ]
     return tuple(sorted(kinds, key=lambda kind: -kind.nbytes))
-
-
-def _quantization(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
-    """The name of the quantization in the files."""
-    number = files.metadata.get("general.file_type")
-    if files.format is Format.GGUF:
-        named = (m.name for m in quant.MIXTURES.values() if m.file_type == number)
-        return next(named, None)
-    match config.get("quantization"):
-        case {"bits": bits, "group_size": group, **rest} if files.format is Format.MLX:
-            return f"MLX {rest.get('mode', 'affine')}, {bits} bits in groups of {group}"
-    match config.get("quantization_config"):
-        case {"quant_method": method}:
-            return str(method)
-    return None
 
 
 def _tokenizer(files: ModelFiles) -> TokenizerFacts | None:

@@ -14,31 +14,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx import formats, quant
+from lbrx import quant
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.forms import FILE_TYPES, FLOATS, Form, chooser
 from lbrx.convert.source import columns_of, rows_of, scheme_of
-from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError
-from lbrx.formats import (
+from lbrx.files import formats
+from lbrx.files.formats import (
     ENCODINGS,
     Format,
     ModelFiles,
-    architecture_tables,
     companions,
     plain,
     translate,
     writing,
 )
-from lbrx.formats.checks import check_path
-from lbrx.formats.containers import mlx
-from lbrx.formats.descriptor import OutgoingInfo
-from lbrx.formats.file_formats import FORMATS, FileFormat
-from lbrx.formats.recipe import ComputedModel, Recipe, stored
-from lbrx.formats.writing import Output
+from lbrx.files.formats.checks import check_path
+from lbrx.files.formats.containers import mlx
+from lbrx.files.formats.descriptor import OutgoingInfo
+from lbrx.files.formats.file_formats import FORMATS, FileFormat, conventions_of
+from lbrx.files.formats.hub import name_of
+from lbrx.files.formats.recipe import ComputedModel, Recipe, stored
+from lbrx.files.formats.writing import Output
 
 if TYPE_CHECKING:
-    from lbrx.formats.imatrix import Importance
+    from lbrx.files.formats.imatrix import Importance
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _QUANTIZATION_VERSION = 2  # the version of GGUF's block formats
@@ -143,15 +144,15 @@ def make_plan(
     _check_target(files, path)
     format = target_format.name
     config = translate.config_of(files)
-    recipes, notes = _named(files, config, format)
-    importance = _importance(settings, format)
+    recipes, notes = _named(files, config, target_format)
+    importance = _importance(settings, target_format)
     facts = _facts(files, config, recipes, bool(importance))
     dtype = _float_type(settings.dtype)
     # Only models with a known configuration get llama.cpp's rules for small tensors.
-    for_llama = bool(config) and (files.format is not Format.GGUF or dtype is not None)
+    for_llama = bool(config) and (not conventions_of(files).mixtures or dtype is not None)
     form_of = chooser(format, settings.quantize, dtype, facts, for_llama)
     items = tuple(
-        _item(name, recipe, form_of(name, recipe), format, importance.get(name))
+        _item(name, recipe, form_of(name, recipe), importance.get(name))
         for name, recipe in _wanted(files, recipes, settings).items()
     )
     if not items:
@@ -159,34 +160,35 @@ def make_plan(
     if importance and all(item.importance is None for item in items):
         problem = "no tensor gets a type whose encoder uses importance: leave it out"
         raise FormatError(f"{settings.imatrix}: {problem}")
-    metadata = _metadata(files, config, format, settings, items)
+    metadata = _metadata(files, config, target_format, settings, items)
     output = writing.plan(
         path,
         [slot for item in items for slot in item.slots.values()],
         metadata,
         target_format,
         max_shard_size=settings.max_shard_size,
-        files=_companions(files, config, format, items) if target_format.is_folder(path) else {},
+        files=_companions(files, config, items) if target_format.is_folder(path) else {},
     )
     _check_source_stays(files, output)
     return ConversionPlan(files, format, items, output, settings, metadata, notes)
 
 
-def _importance(settings: Settings, format: str) -> Importance:
+def _importance(settings: Settings, format: FileFormat) -> Importance:
     path, wanted = settings.imatrix, settings.quantize
     if path is None:
         return {}
-    if format is not Format.GGUF or wanted is None or wanted.lower() in FLOATS:
+    if not format.conventions.mixtures or wanted is None or wanted.lower() in FLOATS:
         raise FormatError(f"{path}: importance is for GGUF's mixtures: add --quantize q4_k_m")
-    from lbrx.formats import imatrix
+    from lbrx.files.formats import imatrix
 
     return imatrix.read(path)
 
 
 def _target_format(path: Path, settings: Settings) -> FileFormat:
     if settings.to is None and not path.suffix:
-        packed = (settings.quantize or "").lower().startswith("mlx:")
-        return FORMATS[Format.MLX if packed else Format.SAFETENSORS]
+        wanted = (settings.quantize or "").upper()
+        folders = (each for each in FORMATS.whole().values() if each.shards is not None)
+        return next((each for each in folders if each.holds(wanted)), FORMATS[Format.SAFETENSORS])
     if settings.to is None and path.suffix not in (known := writing.extensions()):
         raise FormatError(f"{path} does not end in {', '.join(known)}: give --to")
     return writing.format_for(path, settings.to)
@@ -223,29 +225,34 @@ def _float_type(name: str | None) -> Dtype | None:
 
 
 def _named(
-    files: ModelFiles, config: Mapping[str, Any], format: str
+    files: ModelFiles, config: Mapping[str, Any], format: FileFormat
 ) -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
     """Recipes under the target's names, and notes for the user."""
-    if files.format is Format.GGUF:
-        if format is Format.GGUF:
+    source, target = conventions_of(files), format.conventions
+    if source.describes_itself:
+        if source is target:
             return files.tensors, ()
-        if architecture_tables.of_gguf(files.metadata) is None and format is not Format.MLX:
+        if not config and target.rename is None:
             name = files.metadata.get("general.architecture")
             note = f"architecture {name!r} has no table: tensors keep GGUF's names"
             return files.tensors, (note,)
     tensors = translate.to_huggingface(files)
-    notes: list[str] = []
-    if format in (Format.GGUF, Format.MLX) and not config:
-        lost = ", and no metadata is written" if format is Format.GGUF else ""
+    if target.rename is None:
+        return tensors, tuple(_left_out(files, tensors, format.name))
+    if not config:
+        lost = ", and no metadata is written" if target.describes_itself else ""
         return tensors, (f"there is no config.json: tensors keep their names{lost}",)
-    if format is Format.GGUF:
-        notes += [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
-        if unsaid := translate.unsaid_in_gguf(config):
-            notes.append(f"GGUF has no keys for {', '.join(unsaid)}: they are lost")
-        tensors = translate.to_gguf(tensors, config)
-    elif format is Format.MLX:
-        tensors = translate.to_mlx(tensors, config)
-    return tensors, (*notes, *_left_out(files, tensors, format))
+    notes = _unsaid(files, config) if target.describes_itself else []
+    tensors = target.rename(tensors, config)
+    return tensors, (*notes, *_left_out(files, tensors, format.name))
+
+
+def _unsaid(files: ModelFiles, config: Mapping[str, Any]) -> list[str]:
+    """Notes about what a GGUF does not say of a model."""
+    notes = [] if files.tokenizer else ["there is no tokenizer: the GGUF has no vocabulary"]
+    if unsaid := translate.unsaid_in_gguf(config):
+        notes.append(f"GGUF has no keys for {', '.join(unsaid)}: they are lost")
+    return notes
 
 
 def _left_out(files: ModelFiles, recipes: Mapping[str, Recipe], format: str) -> list[str]:
@@ -310,12 +317,11 @@ def _item(
     name: str,
     recipe: Recipe,
     form: Form,
-    format: str,
     importance: NDArray[np.float32] | None,
 ) -> PlannedTensor:
     if form.scheme is None:
         slots = {"data": OutgoingInfo(name, plain(form.dtype), recipe.shape)}
-    elif format is not Format.MLX:
+    elif form.scheme.upper() in ENCODINGS:
         slots = {"data": OutgoingInfo(name, ENCODINGS[form.scheme.upper()], recipe.shape)}
     else:
         slots = _word_slots(name, recipe, form)
@@ -355,18 +361,15 @@ def _word_slots(name: str, recipe: Recipe, form: Form) -> dict[str, OutgoingInfo
 def _metadata(
     files: ModelFiles,
     config: Mapping[str, Any],
-    format: str,
+    format: FileFormat,
     settings: Settings,
     items: Sequence[PlannedTensor],
 ) -> Mapping[str, Any]:
     """The metadata of the weights' files."""
-    if format is Format.SAFETENSORS:
-        own = files.metadata if files.format is Format.SAFETENSORS else {}
-        return {"format": "pt", **own}
-    if format is not Format.GGUF:
-        return {}
-    if files.format is not Format.GGUF and not config:
-        return {"general.name": files.path.resolve().stem}
+    if not format.conventions.describes_itself:
+        return format.marks(files)
+    if not conventions_of(files).describes_itself and not config:
+        return {"general.name": name_of(files.path)}
     result = companions.gguf_metadata(files, config)
     number = _file_type(files, settings)
     if number is not None:
@@ -391,7 +394,6 @@ def _file_type(files: ModelFiles, settings: Settings) -> int | None:
 def _companions(
     files: ModelFiles,
     config: Mapping[str, Any],
-    format: str,
     items: Sequence[PlannedTensor],
 ) -> dict[str, bytes]:
     """The files of a folder besides the weights."""
@@ -400,9 +402,11 @@ def _companions(
     if own:
         own |= {"torch_dtype": _usual_type(items).name}
     schemes = {
-        item.name.removesuffix(".weight"): item.form.scheme for item in items if item.form.scheme
+        item.name.removesuffix(".weight"): item.form.scheme
+        for item in items
+        if item.form.scheme and item.form.scheme.upper() not in ENCODINGS
     }
-    if format is Format.MLX and schemes:
+    if schemes:
         chosen = mlx.quantization_config(schemes)
         own |= {"quantization": chosen, "quantization_config": chosen}
     if own:

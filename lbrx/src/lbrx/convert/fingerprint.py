@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.convert.conversion_plan import ConversionPlan
-from lbrx.formats.remote_files import remote_of
+from lbrx.files.formats.remote_files import remote_of
 from lbrx.version import VERSION
 
 # Of a source file, so many blocks at equal distances are read, or all if there are no more.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lbrx import dtype as dt
 from lbrx import quant
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.source import columns_of, scheme_of
-from lbrx.dtype import Dtype
 from lbrx.errors import QuantizationError
-from lbrx.formats import Format, file_formats
-from lbrx.formats.recipe import Recipe, stored
+from lbrx.files.formats import file_formats
+from lbrx.files.formats.recipe import Recipe, stored
 
 FLOATS = {
     "f32": dt.float32,
@@ -45,26 +45,29 @@ def chooser(
 
     Raises QuantizationError if the format cannot store the wanted type.
     """
+    target = file_formats.find(format)
+    mixtures = target.conventions.mixtures
     if quantize is None:
-        return _stored(format, dtype, for_llama and format is Format.GGUF)
+        return _stored(format, dtype, for_llama and mixtures)
     wanted = quantize.lower()
     if wanted in FLOATS:
         if dtype not in (None, FLOATS[wanted]):
             raise QuantizationError(f"{quantize} and {dtype} are both given: give one of them")
-        return _plain(format, FLOATS[wanted])
+        return _plain(format, FLOATS[wanted], mixtures)
     if wanted.startswith("mlx:"):
-        if format is not Format.MLX:
+        if not target.holds(wanted.upper()):
             raise QuantizationError(f"{format} cannot store {quantize}: write MLX")
-        return _words(quant.find(wanted), dtype)
-    if format is not Format.GGUF:
-        known = "f32, f16, bf16" + (", mlx:4:64 and the like" if format is Format.MLX else "")
+        return _words(format, quant.find(wanted), dtype)
+    if not mixtures:
+        packs = target.conventions.packs_words
+        known = "f32, f16, bf16" + (", mlx:4:64 and the like" if packs else "")
         problem = f"{format} has no type for {quantize!r}"
         raise QuantizationError(f"{problem}: give one of {known}, or write GGUF")
     if dtype not in (None, dt.float32):
         raise QuantizationError(
             f"tensors that {quantize} does not quantize are f32: leave {dtype} out"
         )
-    return _mixture(wanted, facts)
+    return _mixture(format, wanted, facts)
 
 
 def kept(format: str, recipe: Recipe, dtype: Dtype | None = None) -> Form:
@@ -103,22 +106,22 @@ def _stored(format: str, dtype: Dtype | None, for_llama: bool) -> Chooser:
     return choose
 
 
-def _plain(format: str, wanted: Dtype) -> Chooser:
+def _plain(format: str, wanted: Dtype, mixtures: bool) -> Chooser:
     def choose(name: str, recipe: Recipe) -> Form:
         if not is_floating(recipe):
             return kept(format, recipe)
-        small = format is Format.GGUF and _is_small(name, recipe)
+        small = mixtures and _is_small(name, recipe)
         return Form(dt.float32 if small else wanted)
 
     return choose
 
 
-def _mixture(name: str, facts: quant.ModelFacts) -> Chooser:
+def _mixture(format: str, name: str, facts: quant.ModelFacts) -> Chooser:
     type_of = quant.mixture(name, facts)
 
     def choose(tensor: str, recipe: Recipe) -> Form:
         if not is_floating(recipe):
-            return kept(Format.GGUF, recipe)
+            return kept(format, recipe)
         type = type_of(tensor, recipe.shape)
         if type is None:
             return Form(dt.float32)
@@ -127,12 +130,12 @@ def _mixture(name: str, facts: quant.ModelFacts) -> Chooser:
     return choose
 
 
-def _words(scheme: quant.Scheme, dtype: Dtype | None) -> Chooser:
+def _words(format: str, scheme: quant.Scheme, dtype: Dtype | None) -> Chooser:
     def choose(name: str, recipe: Recipe) -> Form:
         if not is_floating(recipe):
-            return kept(Format.MLX, recipe)
+            return kept(format, recipe)
         if scheme_of(recipe) == scheme.name and dtype is None:
-            return kept(Format.MLX, recipe)
+            return kept(format, recipe)
         own = recipe.encoding.dtype
         values = dtype or (own if own in FILE_TYPES else dt.float32)
         packed = _is_projection(name, recipe) and columns_of(recipe) % scheme.elements == 0

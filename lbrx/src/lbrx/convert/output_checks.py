@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lbrx.convert.partial import partial_folder
 from lbrx.errors import FormatError
-from lbrx.formats.writing import OLD_WEIGHTS, Output
+from lbrx.files.formats.writing import OLD_WEIGHTS, Output
 
 
 def replaced_files(output: Output) -> list[Path]:

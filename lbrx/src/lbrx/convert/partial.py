@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from lbrx import stored_json
 from lbrx.convert.private_folder import PrivateFolder, clear, create_file, open_file, open_folder
 from lbrx.errors import FormatError, LbrxError
-from lbrx.formats.layout import write_frame
-from lbrx.formats.output import settle, sync, umask
-from lbrx.formats.writing import OLD_WEIGHTS, Output
-from lbrx.tensor.notes import Notes
+from lbrx.files.formats.layout import write_frame
+from lbrx.files.formats.output import settle, sync, umask
+from lbrx.files.formats.writing import OLD_WEIGHTS, Output
+from lbrx.files.stored.notes import Notes
 
 JOURNAL = "journal.jsonl"
 FILES = "files"
@@ -193,8 +194,8 @@ def partial_folder(output: Output) -> Path:
 def _parsed(line: bytes) -> dict[str, Any]:
     """An entry; empty for a line that was not completely written or is damaged."""
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
+        entry = stored_json.parsed(line)
+    except ValueError:
         return {}
     return entry if isinstance(entry, dict) else {}
 

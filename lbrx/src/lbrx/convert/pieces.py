@@ -26,7 +26,7 @@ from lbrx.convert.output_checks import check_not_replacing, check_space, replace
 from lbrx.convert.partial import PartialOutput, checksum, partial_output
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import QuantizationError
-from lbrx.tensor.notes import Notes, collecting_notes
+from lbrx.files.stored.notes import Notes, collecting_notes
 
 PIECE = 1 << 22  # values
 # One more than there are processors, as one thread waits for the disk.

@@ -31,10 +31,11 @@ from lbrx.convert.pieces import (
 )
 from lbrx.convert.source import StoredRows, TensorReader
 from lbrx.errors import DeviceError, LbrxError
-from lbrx.formats import FileRange
-from lbrx.formats.recipe import stored
-from lbrx.formats.remote_files import RemoteFile, adopt, remotes_among
-from lbrx.tensor.notes import Notes, collecting_notes
+from lbrx.extras import install
+from lbrx.files.formats import FileRange
+from lbrx.files.formats.recipe import stored
+from lbrx.files.formats.remote_files import RemoteFile, adopt, remotes_among
+from lbrx.files.stored.notes import Notes, collecting_notes
 
 _GROUP = 4 * PIECE  # values of a task; the pieces of one tensor stay together
 _TASKS_PER_CPU = 2  # in flight, so that a worker has the next one while it computes
@@ -112,7 +113,7 @@ def _ray() -> Any:
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError:
-        raise LbrxError("--engine ray needs the package ray: pip install 'lbrx[ray]'") from None
+        raise LbrxError(f"--engine ray needs the package ray: {install('ray')}") from None
     return ray
 
 

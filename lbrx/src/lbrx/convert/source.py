@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lbrx.formats.recipe import Recipe, stored
-from lbrx.storage import Array
-from lbrx.tensor.derived import column_count, read_rows, row_count, stored_arrays
-from lbrx.tensor.recipe_arrays import RecipeArrays
+from lbrx.arrays.storage import Array
+from lbrx.files.formats.recipe import Recipe, stored
+from lbrx.files.stored.recipe_arrays import RecipeArrays
+from lbrx.tensors.derived import column_count, read_rows, row_count, stored_arrays
 
 StoredRows = dict[str, NDArray[Any]]
 """Rows of what a file stores of a tensor: `data`, and for MLX's words `scales` and `biases`."""

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import formats
 from lbrx.convert.conversion_plan import ConversionPlan, PlannedTensor
 from lbrx.convert.pieces import THREADS, Checksums, Progress, TensorPiece, pieces_of, total_of
 from lbrx.convert.source import TensorReader, scheme_of
 from lbrx.errors import FormatError
-from lbrx.formats import Format
-from lbrx.formats.containers import mlx
-from lbrx.formats.recipe import Recipe
+from lbrx.files import formats
+from lbrx.files.formats import file_formats
+from lbrx.files.formats.recipe import Recipe
 
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 
@@ -109,9 +108,7 @@ def class_of(name: str) -> str:
 
 def _recipes(plan: ConversionPlan, target: formats.ModelFiles) -> dict[str, Recipe]:
     """The written tensors. Raises FormatError if their types or shapes differ from the plan."""
-    found: dict[str, Recipe] = dict(target.tensors)
-    if plan.format is Format.MLX:
-        found = mlx.packed_weights(target)
+    found = dict(file_formats.find(plan.format).conventions.whole(target))
     if unplanned := found.keys() - {item.name for item in plan.items}:
         raise FormatError(f"{target.path}: tensor {min(unplanned)!r} was not planned")
     for item in plan.items:

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lbrx.errors import FormatError
-from lbrx.merge.config_fields import Fields, wrong
+from lbrx.files.formats import hub
+from lbrx.files.formats.yaml_documents import package as yaml_package
+from lbrx.files.formats.yaml_documents import parse_yaml
+from lbrx.merging.config_fields import Fields, wrong
 
 _MAX_BYTES = 1 << 20
 _MAX_LAYERS = 100_000
@@ -144,10 +147,12 @@ class MergeConfig:
 def load(path: str | Path) -> tuple[list[dict[str, Any]], str]:
     """The documents of a YAML file, and its text."""
     try:
-        size = os.stat(path).st_size
-        if size > _MAX_BYTES:
-            raise FormatError(f"{path} has {size:,} bytes, which is not the size of a merge's YAML")
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:  # perhaps a pipe, whose size nothing says
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            problem = f"{path} has more than {_MAX_BYTES:,} bytes"
+            raise FormatError(f"{problem}, which is not the size of a merge's YAML")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise FormatError(f"{path} is not UTF-8 text ({problem.reason}): give YAML") from None
     except OSError as problem:
@@ -157,14 +162,8 @@ def load(path: str | Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def documents(text: str, name: str) -> list[dict[str, Any]]:
-    """The documents of a YAML text; `name` is for errors."""
-    yaml = _yaml()
-    if yaml is None:
-        raise FormatError("reading YAML needs PyYAML: pip install 'lbrx[merge]'")
-    try:
-        found = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, RecursionError, ValueError) as problem:
-        raise FormatError(f"{name} is not YAML: {' '.join(str(problem).split())[:300]}") from None
+    """The documents of a YAML text, each a mapping; `name` is for errors."""
+    found = [document for document in parse_yaml(text, name) if document is not None]
     if not found:
         raise FormatError(f"{name} has no document: write merge_method and models into it")
     for document in found:
@@ -176,20 +175,21 @@ def documents(text: str, name: str) -> list[dict[str, Any]]:
 
 def dump(document: Mapping[str, Any]) -> str:
     """A document as YAML; without PyYAML as JSON, which is YAML too."""
-    yaml = _yaml()
-    if yaml is None:
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
-    return text
-
-
-def _yaml() -> Any:
-    """The package, which is an extra; None if it is not installed."""
+    yaml = yaml_package()
     try:
-        import yaml  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        return None
-    return yaml
+        if yaml is None:
+            return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        text: str = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+        getattr(yaml, "YAMLError", TypeError),
+    ) as problem:
+        reason = " ".join(str(problem).split())
+        remedy = "give text, numbers, lists and dictionaries of these"
+        raise FormatError(f"the configuration is not YAML ({reason:.200}): {remedy}") from None
+    return text
 
 
 def parse(document: Mapping[str, Any]) -> MergeConfig:
@@ -239,10 +239,10 @@ def _path(value: object, place: str) -> str:
         fields = Fields(value, place)
         path, revision = fields.take("path"), fields.take("revision")
         fields.finish()
-        if revision is not None:
-            problem = f"{revision!r:.40} is a revision of a repository, which lbrx does not load"
-            raise FormatError(f"{place}: {problem}: give a local folder")
-        value = path
+        value = path if revision is None else f"{path}@{revision}"
+        if revision is not None and hub.parse(value) is None:
+            problem = f"{revision!r:.40} is a revision, which only models of the hub have"
+            raise FormatError(f"{place}: {problem}: give organization/name or a local folder")
     if not isinstance(value, str) or not value:
         raise wrong(place, value, "a path")
     return value

@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from lbrx.convert.pieces import PIECE, THREADS
-from lbrx.formats import TensorInfo
-from lbrx.formats.recipe import (
-    ComputedTensor,
-    MlxWeight,
-    Recipe,
-    TensorStack,
-    nbytes_of,
-    stored,
-)
-from lbrx.merge.merge_function import MergeFunction
-from lbrx.merge.observed import ObservedFunction
-from lbrx.merge.run import PreparedMerge
+from lbrx.files.formats.recipe import ComputedTensor, Recipe, computed_tensors, nbytes_of, stored
+from lbrx.merging.merge_function import MergeFunction
+from lbrx.merging.observed import ObservedFunction
+from lbrx.merging.run import PreparedMerge
 
 # Bytes read and written in a second, as measured on two cores with a warm cache: elementwise
 # methods move data, others also search or sort it.
@@ -63,21 +55,6 @@ def _existing(path: Path) -> Path:
 def _bytes_read(recipes: Iterable[Recipe]) -> int:
     infos = {info.source: info.nbytes for recipe in recipes for info in stored(recipe)}
     return sum(infos.values())
-
-
-def computed_tensors(recipe: Recipe) -> Iterator[ComputedTensor]:
-    """The computed tensors in a recipe, the outermost first."""
-    match recipe:
-        case ComputedTensor(sources=sources):
-            yield recipe
-        case TensorStack(sources=sources):
-            pass
-        case TensorInfo() | MlxWeight():
-            return
-        case _:
-            sources = (recipe.source,)
-    for source in sources:
-        yield from computed_tensors(source)
 
 
 def _methods(recipes: Iterable[Recipe]) -> str:

@@ -19,11 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lbrx import stored_json
 from lbrx.errors import FormatError, LbrxError
-from lbrx.merge import config as configuration
-from lbrx.merge.config_fields import Fields, wrong
-from lbrx.merge.run import merge
-from lbrx.merge.search_space import SearchSpace, read_space
+from lbrx.extras import install
+from lbrx.merging import config as configuration
+from lbrx.merging.config_fields import Fields, wrong
+from lbrx.merging.run import merge
+from lbrx.merging.search_space import SearchSpace, read_space
 from lbrx.models.generation import NotFiniteError
 from lbrx.models.language_model import LanguageModel
 from lbrx.models.loading import language_model
@@ -243,7 +245,7 @@ def _cma() -> Any:
             import cma  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ModuleNotFoundError:
         raise LbrxError(
-            "evolve.strategy cma needs the package cma: pip install 'lbrx[evolve]', or write "
+            f"evolve.strategy cma needs the package cma: {install('evolve')}, or write "
             "strategy: random"
         ) from None
     return cma
@@ -346,6 +348,6 @@ def _lines(path: Path) -> Iterator[Any]:
     for line in path.read_text("utf-8", errors="replace").splitlines():
         try:
             if line:
-                yield json.loads(line)
+                yield stored_json.parsed(line)
         except ValueError:
             print(f"lbrx: {path}: a damaged line is left out", file=sys.stderr)

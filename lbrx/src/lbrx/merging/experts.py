@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.forms import FLOATS
-from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
-from lbrx.formats import Format, Inline, TensorInfo, plain
-from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe, renamed
-from lbrx.merge.config import ModelReference, parse_model
-from lbrx.merge.config_fields import Fields, wrong
-from lbrx.merge.model_card import card
-from lbrx.merge.parent_models import ParentModel, differing_settings, open_parent
-from lbrx.merge.plan import MergePlan, stored_tensors
-from lbrx.merge.router_rows import ExpertPrompts, GateMode, Rows, prompt_rows, random_rows
-from lbrx.merge.tokenizer_companions import staged
+from lbrx.files.formats import Format, Inline, TensorInfo, plain
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor, Recipe, renamed
+from lbrx.files.stored.stored_model import StoredModel
+from lbrx.merging.config import ModelReference, parse_model
+from lbrx.merging.config_fields import Fields, wrong
+from lbrx.merging.model_card import card
+from lbrx.merging.parent_models import ParentModel, differing_settings, open_parent
+from lbrx.merging.plan import MergePlan, stored_tensors
+from lbrx.merging.router_rows import ExpertPrompts, GateMode, Rows, prompt_rows, random_rows
+from lbrx.merging.tokenizer_companions import staged
 from lbrx.models.loading import language_model
-from lbrx.tensor import Tensor
-from lbrx.tensor.creation import from_numpy
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.tensors import Tensor
+from lbrx.tensors.creation import from_numpy
 
 _MAX_EXPERTS = 256
 _CONTEXT = 2048  # tokens of a prompt

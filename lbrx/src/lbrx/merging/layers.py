@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lbrx.errors import FormatError
-from lbrx.merge.parent_models import ParentModel
+from lbrx.merging.parent_models import ParentModel
 
 # Llama and most others have `layers`, GPT-2 and Falcon `h`, MPT and Bloom `blocks`.
 _IN_LAYER = re.compile(

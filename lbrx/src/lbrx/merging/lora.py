@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,23 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.forms import FLOATS
-from lbrx.dtype import Dtype
 from lbrx.errors import DtypeError, FormatError, LbrxError
-from lbrx.formats import Format, plain
-from lbrx.formats.packaged_models import target_path
-from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe
-from lbrx.merge.adapters import CONFIG, PREFIX, WEIGHTS
-from lbrx.merge.config import parse_model
-from lbrx.merge.layers import embedding_name
-from lbrx.merge.low_rank import low_rank
-from lbrx.merge.parent_models import ParentModel, check_same_architecture, open_parent
-from lbrx.merge.plan import stored_tensors
-from lbrx.tensor import Tensor
-from lbrx.tensor.files import save
-from lbrx.tensor.placement import default_device
-from lbrx.tensor.recipe_arrays import RecipeArrays
+from lbrx.files.formats import Format, plain
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor, Recipe
+from lbrx.files.stored.adapters import CONFIG, PREFIX, WEIGHTS, write_adapter
+from lbrx.files.stored.recipe_arrays import RecipeArrays
+from lbrx.merging.config import parse_model
+from lbrx.merging.layers import embedding_name
+from lbrx.merging.low_rank import low_rank
+from lbrx.merging.parent_models import ParentModel, check_same_architecture, open_parent
+from lbrx.merging.plan import stored_tensors
+from lbrx.tensors import Tensor
+from lbrx.tensors.placement import default_device
 
 Values = NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -269,17 +265,8 @@ class _Extraction:
 
 
 def _write(target: Path, adapter: ExtractedLora, base: str) -> None:
-    """Write the files elsewhere first; adapter_config.json gets its name last."""
-    target.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".lbrx-", dir=target))
-    try:
-        save(folder / WEIGHTS[0], adapter.tensors, {"format": "pt"})
-        text = json.dumps(adapter.config(base), indent=2) + "\n"
-        (folder / CONFIG).write_text(text, "utf-8")
-        for name in reversed(_names()):
-            os.replace(folder / name, target / name)
-    finally:
-        shutil.rmtree(folder)
+    """Write an extracted adapter."""
+    write_adapter(target, adapter.tensors, adapter.config(base))
 
 
 def applied(base: str, lora: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.tensor import Tensor
-from lbrx.tensor.creation import from_numpy
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import Tensor
+from lbrx.tensors.creation import from_numpy
 
 OVERSAMPLING = 16
 POWER_STEPS = 4

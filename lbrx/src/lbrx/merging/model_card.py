@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbrx.merge.config import MergeConfig
-from lbrx.merge.methods import METHODS, Base
-from lbrx.merge.parent_models import ParentModel
+from lbrx.merging.config import MergeConfig
+from lbrx.merging.methods import METHODS, Base
+from lbrx.merging.parent_models import ParentModel
 from lbrx.version import VERSION
 
 _CARD = """---

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lbrx.dtype import Dtype
-from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe
-from lbrx.merge.merge_function import MergeFunction
-from lbrx.merge.statistics import MergeSums, ParentSums, merge_sums
-from lbrx.storage import PackedStorage
-from lbrx.tensor import Tensor
-from lbrx.tensor.notes import Notes, note, notes_are_wanted
-from lbrx.tensor.quantized import dequantize
+from lbrx.arrays.dtype import Dtype
+from lbrx.arrays.storage import PackedStorage
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor, Recipe
+from lbrx.files.stored.notes import Notes, note, notes_are_wanted
+from lbrx.merging.merge_function import MergeFunction
+from lbrx.merging.statistics import MergeSums, ParentSums, merge_sums
+from lbrx.tensors import Tensor
+from lbrx.tensors.quantized import dequantize
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ObservedFunction:
         return self.inner(sources)
 
     def rounded(self, sources: Sequence[Tensor], dtype: Dtype) -> Tensor:
-        result = self.inner.rounded(sources, dtype)
+        result = self.inner(sources).astype(dtype)
         if notes_are_wanted() and all(one.shape == result.shape for one in sources):
             plain = [_plain(one) for one in sources]
             base = plain.pop(0) if self.inner.has_base else None

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.merge.config import Filtered, MergeConfig, Parameters, Setting, Value
-from lbrx.merge.config_fields import suggestion
-from lbrx.merge.methods import METHODS, Method, Parameter
+from lbrx.merging.config import Filtered, MergeConfig, Parameters, Setting, Value
+from lbrx.merging.config_fields import suggestion
+from lbrx.merging.methods import METHODS, Method, Parameter
 
 
 def resolve(

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from lbrx import formats
-from lbrx.errors import FormatError, LbrxError
-from lbrx.formats import Format, ModelFiles, architecture_tables, companions, translate
-from lbrx.formats.packaged_models import model_path
-from lbrx.formats.recipe import ComputedModel, Recipe
-from lbrx.merge.config import ModelReference
+from lbrx.errors import FormatError
+from lbrx.files import formats
+from lbrx.files.formats import ModelFiles, architecture_tables, companions, translate
+from lbrx.files.formats.file_formats import conventions_of
+from lbrx.files.formats.packaged_models import model_path
+from lbrx.files.formats.recipe import ComputedModel, Recipe
+from lbrx.merging.config import ModelReference
 
 if TYPE_CHECKING:
-    from lbrx.merge.adapters import Adapter
+    from lbrx.files.stored.adapters import Adapter
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,15 @@ def open_parent(reference: ModelReference, stages: Mapping[str, ComputedModel]) 
     if reference.path in stages:
         files = stages[reference.path]
     else:
-        files = formats.read(_existing(reference.path))
+        files = formats.read(model_path(reference.path))
     config = translate.without_packing(files, translate.config_of(files))
     recipes = translate.to_huggingface(files)
     if reference.lora is None:
         return ParentModel(reference, files, config, recipes)
-    from lbrx.merge.adapters import apply_adapter, read_adapter
+    from lbrx.files.stored.adapters import apply_adapter, read_adapter
 
-    adapter = read_adapter(reference.lora)
+    adapter = read_adapter(model_path(reference.lora))
     return ParentModel(reference, files, config, apply_adapter(recipes, adapter), adapter)
-
-
-def _existing(path: str) -> str:
-    try:
-        return str(model_path(path))
-    except LbrxError as problem:
-        if path.count("/") == 1 and not path.startswith((".", "~", "/")):
-            raise FormatError(
-                f"{path} does not exist here: download that repository and give its folder"
-            ) from problem
-        raise
 
 
 def check_same_architecture(models: list[ParentModel]) -> None:
@@ -97,7 +87,7 @@ def check_same_architecture(models: list[ParentModel]) -> None:
 
 def _families(model: ParentModel) -> object:
     """What two models must share: GGUF calls several types of models llama."""
-    if model.files.format is not Format.GGUF:
+    if not conventions_of(model.files).describes_itself:
         return model.model_type
     table = architecture_tables.of_config(model.config)
     return model.model_type if table is None else table.gguf

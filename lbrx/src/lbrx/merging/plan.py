@@ -7,39 +7,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.convert.forms import FLOATS
-from lbrx.dtype import Dtype
 from lbrx.errors import FormatError
-from lbrx.formats import Format, TensorInfo, plain
-from lbrx.formats.recipe import ComputedModel, ComputedTensor, Recipe, renamed
-from lbrx.merge.config import MergeConfig, ModelReference, OutputSlice, SliceSource
-from lbrx.merge.config_fields import suggestion
-from lbrx.merge.layers import (
+from lbrx.files.formats import Format, TensorInfo, plain
+from lbrx.files.formats.checks import shown
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor, Recipe, nesting_of, renamed
+from lbrx.merging.config import MergeConfig, ModelReference, OutputSlice, SliceSource
+from lbrx.merging.config_fields import suggestion
+from lbrx.merging.layers import (
     LayerNames,
     embedding_name,
     has_vocabulary,
     layer_names,
     rebuilt_lists,
 )
-from lbrx.merge.merge_function import MergeFunction, frozen
-from lbrx.merge.methods import Base, Method
-from lbrx.merge.model_card import model_card
-from lbrx.merge.parameters import check_names, find_method, resolve
-from lbrx.merge.parent_models import (
+from lbrx.merging.merge_function import MergeFunction, frozen
+from lbrx.merging.methods import Base, Method
+from lbrx.merging.model_card import model_card
+from lbrx.merging.parameters import check_names, find_method, resolve
+from lbrx.merging.parent_models import (
     ParentModel,
     check_same_architecture,
     differing_settings,
     open_parent,
 )
-from lbrx.merge.tokenizer_companions import staged, tokenizer_companions
-from lbrx.merge.vocabulary import (
+from lbrx.merging.tokenizer_companions import staged, tokenizer_companions
+from lbrx.merging.vocabulary import (
     Alignment,
     align,
     aligned_embeddings,
     aligned_summary,
     check_same,
 )
+
+# Each layer of a source is some ten recipes.
+_MAX_LAYERS = 20_000
+# Stages that use earlier ones: recipes are walked recursively, and shared ones once for each use.
+_MAX_COMPUTED = 4_096
+_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ def plan_merge(
     )
     slices = _slices(planner)
     recipes = {place.name: _merged(planner, place) for place in _places(planner, slices)}
+    _check_nesting(config, recipes)
     files = _companions(planner, told)
     files["README.md"] = model_card(config, taking_part, name, text).encode()
     files["mergekit_config.yml"] = text.encode()
@@ -165,11 +173,34 @@ def _slices(planner: _Planner) -> tuple[OutputSlice, ...]:
     """The slices of the configuration, or one with all layers of all models."""
     config, method = planner.config, planner.method
     slices = config.body.slices or (_whole_models(planner),)
+    layers = sum(last - first for part in slices for first, last in _ranges(part))
+    if layers > _MAX_LAYERS:
+        problem = f"the merge has {layers:,} layers of its sources"
+        raise FormatError(f"{problem}: give slices and models with at most {_MAX_LAYERS:,}")
     for number, part in enumerate(slices):
         _check_slice(planner, part, f"slices[{number}]" if config.body.slices else "the merge")
     if not slices[0].sources:
         raise FormatError(f"{method.name} needs models: list them under models")
     return slices
+
+
+def _ranges(part: OutputSlice) -> list[tuple[int, int]]:
+    return [source.layer_range for source in part.sources]
+
+
+def _check_nesting(config: MergeConfig, recipes: Mapping[str, Recipe]) -> None:
+    """Raises FormatError for tensors that other merges of the same configuration make too long to
+    compute: each use of a result computes it again."""
+    stage = "the final merge" if config.name is None else f"the merge {shown(config.name)}"
+    remedy = "write one of the merges that it uses to files, and give these as a model"
+    for name, recipe in recipes.items():
+        count, depth = nesting_of(recipe)
+        if count > _MAX_COMPUTED:
+            problem = f"{name} would be computed from {count - 1:,} others"
+            raise FormatError(f"{stage}: {problem}, more than {_MAX_COMPUTED:,}: {remedy}")
+        if depth > _MAX_DEPTH:
+            problem = f"more than {_MAX_DEPTH} computations follow each other for {name}"
+            raise FormatError(f"{stage}: {problem}: {remedy}")
 
 
 def _whole_models(planner: _Planner) -> OutputSlice:
@@ -196,9 +227,9 @@ def _whole_models(planner: _Planner) -> OutputSlice:
 def _check_slice(planner: _Planner, part: OutputSlice, place: str) -> None:
     """Raises FormatError if layers do not exist, or if the method takes other numbers of models."""
     method = planner.method
-    counts = {source.layer_range[1] - source.layer_range[0] for source in part.sources}
+    counts = {last - first for first, last in _ranges(part)}
     if len(counts) > 1:
-        ranges = ", ".join(str(list(source.layer_range)) for source in part.sources)
+        ranges = ", ".join(str(list(one)) for one in _ranges(part))
         raise FormatError(f"{place}: the sources have different numbers of layers: {ranges}")
     for source in part.sources:
         layers = len(planner.names[source.model].layers)

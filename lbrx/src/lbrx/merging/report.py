@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbrx.formats.recipe import ComputedModel, ComputedTensor
-from lbrx.merge import report_page
-from lbrx.merge.observed import ObservedFunction, noted_sums
-from lbrx.merge.statistics import MergeSums, ParentSums
-from lbrx.shape import Shape
-from lbrx.tensor.notes import Notes
+from lbrx.arrays.shape import Shape
+from lbrx.files.formats.recipe import ComputedModel, ComputedTensor
+from lbrx.files.stored.notes import Notes
+from lbrx.merging import report_page
+from lbrx.merging.observed import ObservedFunction, noted_sums
+from lbrx.merging.statistics import MergeSums, ParentSums
 
 JSON_NAME, HTML_NAME = "merge-report.json", "merge-report.html"
 _VERSION = 1

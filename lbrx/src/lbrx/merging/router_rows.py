@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lbrx.errors import FormatError
 from lbrx.models.language_model import LanguageModel
-from lbrx.tensor import Tensor
+from lbrx.tensors import Tensor
 
 Rows = NDArray[np.float32]
 """(layers, experts, hidden)."""

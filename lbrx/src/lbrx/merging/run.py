@@ -11,15 +11,15 @@ from typing import Any, overload
 from lbrx.convert import ConversionPlan, Result, RunOptions, Settings, make_plan, perform
 from lbrx.convert.pieces import PieceEngine, Progress
 from lbrx.errors import FormatError
-from lbrx.formats.packaged_models import target_path
-from lbrx.formats.recipe import ComputedModel
-from lbrx.merge import config as configuration
-from lbrx.merge.observed import observed
-from lbrx.merge.plan import MergePlan
-from lbrx.merge.report import MergeReport, report_of, write_beside
-from lbrx.merge.stages import plan_documents
-from lbrx.tensor.notes import Notes
-from lbrx.tensor.stored_model import StoredModel
+from lbrx.files.formats.packaged_models import target_path
+from lbrx.files.formats.recipe import ComputedModel
+from lbrx.files.stored.notes import Notes
+from lbrx.files.stored.stored_model import StoredModel
+from lbrx.merging import config as configuration
+from lbrx.merging.observed import observed
+from lbrx.merging.plan import MergePlan
+from lbrx.merging.report import MergeReport, report_of, write_beside
+from lbrx.merging.stages import plan_documents
 
 ConfigLike = str | PathLike[str] | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A YAML file, the content of one document, or those of several."""
@@ -185,7 +185,10 @@ def _documents(config: ConfigLike) -> tuple[list[Mapping[str, Any]], str]:
     if isinstance(config, str | PathLike):
         documents, text = configuration.load(os.fspath(config))
         return list(documents), text
-    listed = [config] if isinstance(config, Mapping) else list(config)
+    listed = [config] if isinstance(config, Mapping) else config
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Mapping) for one in listed):
+        remedy = "give a YAML file, a dictionary or a list of dictionaries"
+        raise FormatError(f"the configuration is a {type(config).__name__}: {remedy}")
     if not listed:
         raise FormatError("the configuration is empty: give merge_method and models")
-    return listed, "---\n".join(configuration.dump(document) for document in listed)
+    return list(listed), "---\n".join(configuration.dump(document) for document in listed)

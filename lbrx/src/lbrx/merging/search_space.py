@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.merge.config_fields import Fields, wrong
+from lbrx.merging.config_fields import Fields, wrong
 
 Path = tuple[str | int, ...]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats.recipe import ComputedModel
-from lbrx.merge.config import MergeConfig, parse
-from lbrx.merge.plan import MergePlan, plan_merge
+from lbrx.files.formats.recipe import ComputedModel
+from lbrx.merging.config import MergeConfig, parse
+from lbrx.merging.plan import MergePlan, plan_merge
+
+_MOST_SHOWN = 12
 
 
 def plan_documents(
@@ -27,7 +29,7 @@ def plan_documents(
     """
     if len(documents) == 1 and "experts" in documents[0]:
         # Imported here: it needs the modules of language models, which merges do without.
-        from lbrx.merge.experts import parse_mixture, plan_mixture
+        from lbrx.merging.experts import parse_mixture, plan_mixture
 
         return plan_mixture(parse_mixture(documents[0]), name=name, seed=seed, text=text)
     configs = _by_name([parse(document) for document in documents])
@@ -71,7 +73,7 @@ def _final(configs: Mapping[str | None, MergeConfig]) -> MergeConfig:
     used = {name for config in configs.values() for name in _used(config, configs)}
     ends = [name for name in configs if name not in used]
     if len(ends) != 1:
-        names = ", ".join(map(str, ends)) or "none"
+        names = ", ".join(_shown(ends)) or "none"
         raise FormatError(
             f"the documents that no other uses are {names}: leave out the name of the final merge"
         )
@@ -80,21 +82,28 @@ def _final(configs: Mapping[str | None, MergeConfig]) -> MergeConfig:
 
 def _in_order(configs: Mapping[str | None, MergeConfig], final: MergeConfig) -> list[MergeConfig]:
     """The final merge and all it needs, each after those that it uses."""
-    result: list[MergeConfig] = []
-    open_names: list[str] = []
+    result: dict[str | None, MergeConfig] = {}
+    # Merges that are not complete, each of which is used by the one before.
+    opened: dict[str | None, Iterator[str]] = {final.name: iter(_used(final, configs))}
+    while opened:
+        name = next(reversed(opened))
+        following = next((one for one in opened[name] if one not in result), None)
+        if following is None:
+            result[name] = configs[name]
+            del opened[name]
+        elif following in opened:
+            raise FormatError(f"merges use each other in a circle: {_circle(opened, following)}")
+        else:
+            opened[following] = iter(_used(configs[following], configs))
+    return list(result.values())
 
-    def visit(config: MergeConfig) -> None:
-        if config in result:
-            return
-        name = config.name or "the final merge"
-        if name in open_names:
-            circle = " -> ".join([*open_names[open_names.index(name) :], name])
-            raise FormatError(f"merges use each other in a circle: {circle}")
-        open_names.append(name)
-        for used in _used(config, configs):
-            visit(configs[used])
-        open_names.pop()
-        result.append(config)
 
-    visit(final)
-    return result
+def _circle(opened: Iterable[str | None], first: str) -> str:
+    names = list(opened)
+    return " -> ".join([*_shown(names[names.index(first) :]), first])
+
+
+def _shown(names: Sequence[str | None]) -> list[str]:
+    """Names for a message, of which there may be many."""
+    shown = [name or "the final merge" for name in names[:_MOST_SHOWN]]
+    return shown if len(names) <= _MOST_SHOWN else [*shown, "..."]

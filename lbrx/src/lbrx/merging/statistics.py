@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.kernel import Kernel, kernel
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
+from lbrx.custom_kernels.kernel import Kernel, kernel
+from lbrx.tensors.core import Tensor
 
 _BLOCK = 4096  # elements that a thread adds, or 32 threads with simd hardware
 _SAMPLED = 1 << 20  # elements, from which on a part of the blocks is taken
@@ -28,6 +28,7 @@ _PART = 16  # one block of so many is taken
 _HASH = 2654435761  # Knuth's multiplier
 _SIMD_WIDTH = 32
 _SIZES = 64  # whose blocks are kept
+_MAX_TENSORS = 29  # of a kernel: Metal has 31 buffers, and two are the size and the result
 _ON_METAL = (dt.float32, dt.float16, dt.bfloat16)
 
 
@@ -132,11 +133,12 @@ def _cosine(products: float, first: float, second: float) -> float | None:
 def merge_sums(merged: Tensor, parents: Sequence[Tensor], base: Tensor | None = None) -> MergeSums:
     """The sums of a merged tensor, its parents and its base, which all have one shape.
 
-    On metal it is one kernel, which reads each tensor once; on the cpu it is numpy in float64. From
-    a million elements on the sums are estimates from a sixteenth of them.
+    On metal it is one kernel, which reads each tensor once; on the cpu, and for more tensors than a
+    kernel takes, it is numpy in float64. From a million elements on the sums are estimates from a
+    sixteenth of them.
     """
     tensors = [merged, *([] if base is None else [base]), *parents]
-    if merged.device == "metal":
+    if merged.device == "metal" and len(tensors) <= _MAX_TENSORS:
         totals = _on_metal(tensors, base is not None)
     else:
         totals = _on_cpu(tensors, base is not None)
@@ -187,7 +189,7 @@ def _lanes() -> int:
     """How many threads share a block."""
     from lbrx.metal import context
 
-    return _SIMD_WIDTH if context().info.simd_hardware else 1
+    return context().info.by_kind(wide=1, simd=_SIMD_WIDTH)
 
 
 def _on_cpu(tensors: Sequence[Tensor], has_base: bool) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.tensor import Tensor, from_numpy
+from lbrx.tensors import Tensor, from_numpy
 
 NOWHERE = -1
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.formats.checks import parse_json
-from lbrx.formats.recipe import ComputedModel
-from lbrx.merge.chat_templates import TEMPLATES
-from lbrx.merge.config import MergeConfig
-from lbrx.merge.config_fields import suggestion
-from lbrx.merge.parent_models import ParentModel
+from lbrx.files.formats.checks import parse_json
+from lbrx.files.formats.recipe import ComputedModel
+from lbrx.merging.chat_templates import TEMPLATES
+from lbrx.merging.config import MergeConfig
+from lbrx.merging.config_fields import suggestion
+from lbrx.merging.parent_models import ParentModel
 
 _SETTINGS = "tokenizer_config.json"
 _TEMPLATE = "chat_template.jinja"

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.errors import FormatError
-from lbrx.formats import plain
-from lbrx.formats.checks import bad, parse_json
-from lbrx.formats.recipe import ComputedTensor, Recipe
-from lbrx.merge.config import ModelReference, TokenizerSettings, TokenRow
-from lbrx.merge.config_fields import suggestion
-from lbrx.merge.layers import embedding_name
-from lbrx.merge.parent_models import ParentModel
-from lbrx.merge.token_rows import NOWHERE, AlignedRows, packed
+from lbrx.files.formats import plain
+from lbrx.files.formats.checks import bad, parse_json
+from lbrx.files.formats.recipe import ComputedTensor, Recipe
+from lbrx.merging.config import ModelReference, TokenizerSettings, TokenRow
+from lbrx.merging.config_fields import suggestion
+from lbrx.merging.layers import embedding_name
+from lbrx.merging.parent_models import ParentModel
+from lbrx.merging.token_rows import NOWHERE, AlignedRows, packed
 
 # Tokenizers that differ in more than this share of their tokens are different vocabularies, whose
 # rows mean other things; fine-tunes rename a few reserved tokens.
@@ -72,7 +72,7 @@ def read_vocabulary(model: ParentModel) -> Vocabulary | None:
         path = model.files.tokenizer
         if path is None or path.suffix != ".model":
             return None
-        from lbrx.formats.tokenizers import sentencepiece
+        from lbrx.files.formats.tokenizers import sentencepiece
 
         pieces = sentencepiece.read(path)
         return Vocabulary({piece.text: number for number, piece in enumerate(pieces)})

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Any
 
 from lbrx.errors import DeviceError
+from lbrx.extras import install
 
 SOFT = sys.platform != "darwin"
-_EXTRA = "install it with: pip install 'lbrx[neural-engine]'"
 
 
 def _module(apples: str, ours: str) -> Any:
@@ -24,7 +24,8 @@ def _module(apples: str, ours: str) -> Any:
     try:
         return import_module(name)
     except ImportError as problem:
-        raise DeviceError(f"Core ML needs the module {name}: {_EXTRA} ({problem})") from problem
+        remedy = install("neural-engine")
+        raise DeviceError(f"Core ML needs the module {name} ({problem}): {remedy}") from problem
 
 
 @cache
@@ -62,7 +63,8 @@ def coremltools() -> Any:
             return import_module("coremltools")
     except ImportError as problem:
         raise DeviceError(
-            f"a program for the Neural Engine needs coremltools: {_EXTRA} ({problem})"
+            f"a program for the Neural Engine needs coremltools ({problem}): "
+            f"{install('neural-engine')}"
         ) from problem
     finally:
         logger.setLevel(level)

@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.storage import Array
 from lbrx.errors import TraceError
+from lbrx.graph import graph
+from lbrx.graph.graph import Node
+from lbrx.graph.traced_memory import stand_in
 from lbrx.neural_engine.binding import mil_builder, mil_types
 from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model
 from lbrx.neural_engine.mil_package import build_function, write_package
@@ -21,14 +25,10 @@ from lbrx.neural_engine.operation_refusals import refusal
 from lbrx.neural_engine.operation_table import EMIT
 from lbrx.neural_engine.views import reshaped, view
 from lbrx.ops import Spec
-from lbrx.scheduler import graph
-from lbrx.scheduler.graph import Node
-from lbrx.scheduler.tracing import stand_in
-from lbrx.storage import Array
-from lbrx.tensor.compilation import metal_array, replaced, split_arguments
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.creation import tensor
-from lbrx.tensor.traced_number import traced_function, tracing
+from lbrx.tensors.compilation import INPUT_ALIGNMENT, metal_array, replaced, split_arguments
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.creation import tensor
+from lbrx.tensors.traced_number import traced_function, tracing
 
 FLOATS = (dt.float16, dt.float32)
 
@@ -88,7 +88,7 @@ class _Program:
         self.name = getattr(function, "__name__", repr(function))
         self._check_inputs(tensors)
         arrays = [metal_array(one.to_device("metal")) for one in tensors]
-        self._inputs = [stand_in(array, self.name) for array in arrays]
+        self._inputs = [stand_in(array, self.name, INPUT_ALIGNMENT) for array in arrays]
         args, kwargs = replaced(given, list(map(Tensor, self._inputs)))
         with tracing(self.name):
             results = function(*args, **kwargs)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from lbrx import dtype as dt
-from lbrx.ops import Attributes, Spec
+from lbrx.arrays import dtype as dt
+from lbrx.ops import TABLE, Attributes, OpFamily, Spec
 
 _OUTSIDE = "compute it outside the function"
 REFUSED: dict[str, str] = {
@@ -31,9 +31,12 @@ REFUSED: dict[str, str] = {
     "cumprod": "write exp of a product with a triangular matrix, of logarithms",
     "scatter": "use where with a mask",
     "overwrite": "return the new values, and write them outside the function",
+    "short_convolution": "its state is written in place: keep recurrent layers outside",
+    "recurrence": "its state is written in place: keep recurrent layers outside",
     "overwrite_blocks": "return the new values, and write them outside the function",
     "quantized_attention": "use a float16 cache and attention",
     "encode_blocks": _OUTSIDE,
+    "expert_matmul": "experts are chosen while it runs, shapes are static: call it outside",
     "custom_kernel": "the Neural Engine runs no Metal kernels: call it outside the function",
 }
 REFUSED |= dict.fromkeys(
@@ -46,10 +49,6 @@ REFUSED |= dict.fromkeys(
         *("bitwise_left_shift", "bitwise_right_shift"),
     ),
     "the Neural Engine has no integers: compute it outside the function",
-)
-REFUSED |= dict.fromkeys(
-    ("video_frames", "video_planes"),
-    "it belongs to video: convert frames outside, and pass them as an argument",
 )
 _INTEGER_RESULTS = ("argmax", "argmin", "argsort")
 _RANDOM = "draw random numbers outside, and pass them as an argument"
@@ -67,6 +66,8 @@ def refusal(
     `constant` says which inputs do not depend on the function's arguments."""
     if name in REFUSED:
         return REFUSED[name]
+    if TABLE[name].family is OpFamily.OUTSIDE:
+        return "another package adds it: call it outside the function, and pass its result"
     if name.startswith("random_") or name == "rank_bernoulli":
         return _RANDOM
     if name in _INTEGER_RESULTS:
@@ -111,6 +112,8 @@ def _attention(
         return "its scores are capped: use cap=0"
     if len(inputs) > 4 and inputs[4] is not None:
         return "lengths are integers: give a mask of zeros and -inf, or slice the keys"
+    if len(inputs) > 5 and inputs[5] is not None:
+        return "it has sinks: write softmax and products"
     query = inputs[0]
     return "give query, key and value four axes" if query and len(query.shape) != 4 else None
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.shape import normalize_axes
 from lbrx.neural_engine.binding import mil_builder
 from lbrx.neural_engine.views import reshaped
 from lbrx.ops import TABLE, Attributes, Spec
 from lbrx.ops.convolution import Window, pooling, window
 from lbrx.ops.quantized import weights_of
-from lbrx.shape import normalize_axes
 
 Operands = Sequence[Any]
 """Variables, or numpy arrays for constants; None for operands that were left out."""
@@ -355,7 +355,7 @@ def _pool(operands: Operands, attributes: Attributes, outputs: Sequence[Spec]) -
 @emits("attention")
 def _attention(operands: Operands, attributes: Attributes, outputs: Sequence[Spec]) -> Any:
     mb = mil_builder()
-    query, key, value, mask, _ = _padded(operands, 5)
+    query, key, value, mask, *_ = _padded(operands, 6)
     batch, heads, count, size = query.shape
     groups, keys = key.shape[1], key.shape[2]
     share = heads // groups

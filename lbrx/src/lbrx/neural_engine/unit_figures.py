@@ -77,15 +77,17 @@ _CPUS = {
     "M4 Pro": (10, 4.5),
     "M4 Max": (12, 4.5),
     "M5": (4, 4.6),
+    "M5 Pro": (10, 4.6),  # cores as of the M4's
+    "M5 Max": (12, 4.6),
 }
 CPU_SHARE, CPU_WATTS_PER_CORE, CPU_BANDWIDTH = 0.7, 4.0, 240e9
 
 
 def unit_figures(chip: Chip) -> dict[Unit, UnitFigures]:
-    """The figures of a chip's three units."""
-    family = chip.name.split()[0]
-    tera, stream, start, watts = _NEURAL_ENGINES[family]
-    cores, clock = _CPUS[chip.name]
+    """The figures of a chip's three units; of a newer chip than these, those of one like it."""
+    known = chip.like or chip.name
+    tera, stream, start, watts = _NEURAL_ENGINES[known.split()[0]]
+    cores, clock = _CPUS[known]
     return {
         Unit.CPU: UnitFigures(
             Unit.CPU,
@@ -104,7 +106,7 @@ def unit_figures(chip: Chip) -> dict[Unit, UnitFigures]:
         Unit.NEURAL_ENGINE: UnitFigures(
             Unit.NEURAL_ENGINE,
             tera * 1e12 * NEURAL_ENGINE_SHARE,
-            _STREAMS.get(chip.name, stream) * 1e9,
+            _STREAMS.get(known, stream) * 1e9,
             start,
             watts,
         ),

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.arrays.shape import Layout, Shape
 from lbrx.neural_engine.binding import mil_builder
-from lbrx.shape import Layout, Shape
 
 
 def view(base: Any, layout: Layout) -> Any:

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
 from lbrx import quant
+from lbrx.arrays import dtype as dt
 from lbrx.errors import LbrxError
 from lbrx.neural_engine.binding import mil_builder, mil_types
 from lbrx.quant.affine_schemes import codes_of
 from lbrx.quant.bits import unpack_runs
-from lbrx.tensor.core import Tensor
-from lbrx.tensor.quantized import dequantize, stored_parts
+from lbrx.tensors.core import Tensor
+from lbrx.tensors.quantized import dequantize, stored_parts
 
 KMEANS_STEPS = 12
 _KMEANS_SAMPLE = 1 << 20  # values that a table is fitted to

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lbrx.arrays.shape import Shape
 from lbrx.errors import QuantizationError
 from lbrx.quant import gguf
-from lbrx.shape import Shape
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ _NARROW = {
 
 def find_mixture(name: str) -> Mixture:
     """The mixture of a name, in any case; `q4_k` is `q4_k_m`, as in llama.cpp."""
-    given = name.lower()
+    lowered = name.lower()
     try:
-        return MIXTURES[ALIASES.get(given, given)]
+        return MIXTURES[ALIASES.get(lowered, lowered)]
     except KeyError:
         known = ", ".join(MIXTURES)
         raise QuantizationError(f"{name!r} is not a mixture: give one of {known}") from None

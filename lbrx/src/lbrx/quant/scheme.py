@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.dtype import Dtype, float32
+from lbrx.arrays.dtype import Dtype, float32
+from lbrx.arrays.shape import Shape
 from lbrx.errors import QuantizationError, ShapeError
-from lbrx.shape import Shape
 
 FloatArray = NDArray[np.float32]
 Fields = Mapping[str, NDArray[Any]]
@@ -65,11 +65,12 @@ class Scheme:
     heeds_importance: bool = False
     """Whether `encode` uses the importance of columns."""
     codec: str | None = None
-    """The codec by which kernels read blocks: a name of shaders/quant_schemes.h, or of the struct
-    that `codec_source` defines. None if no kernel reads the scheme: the host decodes it."""
+    """The codec by which kernels read blocks: a name of kernels/quantized/quant_schemes.h, or of
+    the struct that `codec_source` defines. None if no kernel reads the scheme: the host
+    decodes it."""
     codec_source: str = ""
-    """A struct in Metal with the members that shaders/quant_blocks.h describes, for a scheme that
-    quant_schemes.h does not list. Kernels are compiled for it at their first use."""
+    """A struct in Metal with the members that kernels/quantized/quant_blocks.h describes, for a
+    scheme that quant_schemes.h does not list. Kernels are compiled for it at their first use."""
     integer_codes: bool = True
     """Whether the codec's codes are integers, which integer products multiply as they are."""
     code_book: Callable[[], NDArray[Any]] | None = None

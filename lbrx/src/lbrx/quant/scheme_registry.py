@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.shape import Shape, list_of
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
 from lbrx.quant import affine_schemes, gguf, mlx_schemes
 from lbrx.quant.info import ArrayT, QuantizationInfo
 from lbrx.quant.scheme import FloatArray, Scheme, decode, encode
-from lbrx.shape import Shape, list_of
 
 SCHEMES: dict[str, Scheme] = {}
 """Every scheme by its name."""
 DEFAULT_GROUP = 64
 _BESIDE = {"scales", "zero_points", "biases"}
-_UNIT = 16  # values that a codec reads with one scale, as in shaders/quant_blocks.h
+_UNIT = 16  # values that a codec reads with one scale, as in kernels/quantized/quant_blocks.h
 
 
 def register(scheme: Scheme) -> Scheme:
@@ -67,8 +67,8 @@ def find(name: str | Scheme) -> Scheme:
     """The scheme of a name, in any case; `q4` and `mlx:4` mean groups of 64."""
     if isinstance(name, Scheme):
         return name
-    given = str(name).lower()
-    scheme = SCHEMES.get(given) or SCHEMES.get(f"{given}:{DEFAULT_GROUP}")
+    lowered = str(name).lower()
+    scheme = SCHEMES.get(lowered) or SCHEMES.get(f"{lowered}:{DEFAULT_GROUP}")
     if scheme is None:
         families = {s.name for s in (*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES)}
         blocks = ", ".join(name for name in SCHEMES if name not in families)
@@ -92,27 +92,27 @@ def quantize(
     `heeds_importance` use it. Raises QuantizationError for NaN, infinity, values beyond a scale's
     range, and schemes that lbrx only decodes.
     """
-    found = find(scheme)
-    if found.encode is None:
+    known = find(scheme)
+    if known.encode is None:
         raise QuantizationError(
-            f"lbrx only decodes {found.name}, whose encoding is a search in a code book: "
+            f"lbrx only decodes {known.name}, whose encoding is a search in a code book: "
             "use q2_k, q3_k or tq2_0"
         )
     if not dt.parse(array.dtype).is_float:
-        raise DtypeError(f"{found.name} stores floating values, not {array.dtype}: cast first")
-    parts = encode(array, found, importance)
+        raise DtypeError(f"{known.name} stores floating values, not {array.dtype}: cast first")
+    parts = encode(array, known, importance)
     data = parts.pop("data")
-    return Quantized(data, describe(found, **parts))
+    return Quantized(data, describe(known, **parts))
 
 
 def describe(scheme: str | Scheme, **arrays: ArrayT) -> QuantizationInfo[ArrayT]:
     """The QuantizationInfo of data in a scheme, with its `scales`, `zero_points` or `biases`."""
-    found = find(scheme)
+    known = find(scheme)
     return QuantizationInfo(
-        found.name,
-        found.bits,
-        found.group_size,
-        found.symmetric,
+        known.name,
+        known.bits,
+        known.group_size,
+        known.symmetric,
         scales=arrays.get("scales"),
         zero_points=arrays.get("zero_points"),
         biases=arrays.get("biases"),
@@ -129,19 +129,19 @@ def dequantize(
     Raises QuantizationError for missing companions and ShapeError for sizes that do not fit.
     """
     info = scheme if isinstance(scheme, QuantizationInfo) else describe(scheme)
-    found = find(info.scheme)
+    known = find(info.scheme)
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
-    if not found.planar:
+    if not known.planar:
         array = np.ascontiguousarray(array).view(np.uint8)
     parts = {"data": array, **info.arrays}
-    if missing := set(found.fields if found.planar else ()) - parts.keys():
+    if missing := set(known.fields if known.planar else ()) - parts.keys():
         raise QuantizationError(
-            f"{found.name} needs {list_of(sorted(missing))} besides its data: "
+            f"{known.name} needs {list_of(sorted(missing))} besides its data: "
             "give the QuantizationInfo that quantize returned, or describe(...) them"
         )
-    wanted = _shape_of(array, found) if shape is None else tuple(shape)
-    _check_sizes(parts, found, wanted)
-    return decode(parts, found, wanted)
+    wanted = _shape_of(array, known) if shape is None else tuple(shape)
+    _check_sizes(parts, known, wanted)
+    return decode(parts, known, wanted)
 
 
 def _shape_of(data: NDArray[Any], scheme: Scheme) -> Shape:

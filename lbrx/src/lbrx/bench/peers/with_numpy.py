@@ -92,6 +92,16 @@ def topk(x: Array, k: int) -> Array:
     return -np.sort(np.partition(-x, k - 1, -1)[..., :k], -1)
 
 
+def recurrence(values: Array, keys: Array, queries: Array, decay: Array) -> Array:
+    """What queries read of states that decay and take up a value for a key with each token."""
+    state = np.zeros((*values.shape[1:], keys.shape[-1]), values.dtype)
+    results = np.empty_like(values)
+    for token, (value, key, query) in enumerate(zip(values, keys, queries, strict=True)):
+        state = state * decay[token, :, None, None] + value[..., None] * key
+        results[token] = state @ query
+    return results
+
+
 def network(x: Array, weights: Array) -> Array:
     for w in weights:
         x = gelu(x @ w) + x
@@ -114,6 +124,7 @@ OPERATIONS: dict[str, Operation] = {
     "network": network,
     "overwrite": overwrite,
     "random": lambda count: np.random.default_rng(0).standard_normal(count, np.float32),
+    "recurrence": recurrence,
     "rms_norm": rms_norm,
     "rope": rope,
     "scatter": scatter_add,

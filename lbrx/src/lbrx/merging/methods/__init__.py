@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from lbrx.merge.methods.arcee_fusion import METHOD as ARCEE_FUSION
-from lbrx.merge.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
-from lbrx.merge.methods.dare import DARE_LINEAR, DARE_TIES
-from lbrx.merge.methods.della import DELLA, DELLA_LINEAR
-from lbrx.merge.methods.karcher import METHOD as KARCHER
-from lbrx.merge.methods.linear import METHOD as LINEAR
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.model_stock import METHOD as MODEL_STOCK
-from lbrx.merge.methods.multislerp import METHOD as MULTISLERP
-from lbrx.merge.methods.nearswap import METHOD as NEARSWAP
-from lbrx.merge.methods.nuslerp import METHOD as NUSLERP
-from lbrx.merge.methods.passthrough import METHOD as PASSTHROUGH
-from lbrx.merge.methods.ram import RAM, RAMPLUS_TL
-from lbrx.merge.methods.sce import METHOD as SCE
-from lbrx.merge.methods.slerp import METHOD as SLERP
-from lbrx.merge.methods.task_arithmetic import METHOD as TASK_ARITHMETIC
-from lbrx.merge.methods.ties import METHOD as TIES
+from lbrx.merging.methods.arcee_fusion import METHOD as ARCEE_FUSION
+from lbrx.merging.methods.breadcrumbs import BREADCRUMBS, BREADCRUMBS_TIES
+from lbrx.merging.methods.dare import DARE_LINEAR, DARE_TIES
+from lbrx.merging.methods.della import DELLA, DELLA_LINEAR
+from lbrx.merging.methods.karcher import METHOD as KARCHER
+from lbrx.merging.methods.linear import METHOD as LINEAR
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.model_stock import METHOD as MODEL_STOCK
+from lbrx.merging.methods.multislerp import METHOD as MULTISLERP
+from lbrx.merging.methods.nearswap import METHOD as NEARSWAP
+from lbrx.merging.methods.nuslerp import METHOD as NUSLERP
+from lbrx.merging.methods.passthrough import METHOD as PASSTHROUGH
+from lbrx.merging.methods.ram import RAM, RAMPLUS_TL
+from lbrx.merging.methods.sce import METHOD as SCE
+from lbrx.merging.methods.slerp import METHOD as SLERP
+from lbrx.merging.methods.task_arithmetic import METHOD as TASK_ARITHMETIC
+from lbrx.merging.methods.ties import METHOD as TIES
 
 METHODS: dict[str, Method] = {
     method.name: method

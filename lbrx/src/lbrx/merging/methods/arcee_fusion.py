@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lbrx.merge.methods.method import Base, Method, Parents
-from lbrx.merge.methods.statistics import as_rows, differences, stored, total
-from lbrx.merge.methods.weighted_sums import added
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
+from lbrx.merging.methods.method import Base, Method, Parents
+from lbrx.merging.methods.statistics import as_rows, differences, stored, total
+from lbrx.merging.methods.weighted_sums import added
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
 
 EPSILON = 1e-8  # added to probabilities
 

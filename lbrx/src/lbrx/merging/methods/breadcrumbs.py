@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lbrx.merge.methods.masks import KeptDifferences, ranked
-from lbrx.merge.methods.method import Parameter, Parents
-from lbrx.merge.methods.task_vectors import method
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.masks import KeptDifferences, ranked
+from lbrx.merging.methods.method import Parameter, Parents
+from lbrx.merging.methods.task_vectors import method
+from lbrx.tensors import Tensor
 
 GAMMA = Parameter(
     "gamma", float, "the share of the largest differences to drop", 0.01, least=0, most=1

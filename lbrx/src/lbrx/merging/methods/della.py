@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lbrx.errors import LbrxError
-from lbrx.merge.methods.masks import KeptDifferences, drawn, largest
-from lbrx.merge.methods.method import Parameter, Parents
-from lbrx.merge.methods.task_vectors import method
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.masks import KeptDifferences, drawn, largest
+from lbrx.merging.methods.method import Parameter, Parents
+from lbrx.merging.methods.task_vectors import method
+from lbrx.tensors import Tensor
 
 EPSILON = Parameter(
     "epsilon", float, "how far probabilities are from the density", 0.15, least=0, most=1

@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.merge.methods.method import Method, Parameter, Parents
-from lbrx.merge.methods.statistics import gram
-from lbrx.merge.methods.weighted_sums import mean, weighted_sum
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Method, Parameter, Parents
+from lbrx.merging.methods.statistics import gram
+from lbrx.merging.methods.weighted_sums import mean, weighted_sum
+from lbrx.tensors import Tensor
 
 PARALLEL = 1e-9  # 1 - cos of vectors that have one direction
 Vector = NDArray[np.float64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lbrx.errors import LbrxError
-from lbrx.merge.methods.method import Method, Parameter, Parents
-from lbrx.merge.methods.weighted_sums import mean, weighted_sum
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Method, Parameter, Parents
+from lbrx.merging.methods.weighted_sums import mean, weighted_sum
+from lbrx.tensors import Tensor
 
 
 def linear(parents: Parents) -> Tensor:

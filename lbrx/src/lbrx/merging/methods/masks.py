@@ -7,11 +7,11 @@ from hashlib import blake2b
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.merge.methods.method import Parents
-from lbrx.merge.methods.statistics import total
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
+from lbrx.arrays import dtype as dt
+from lbrx.merging.methods.method import Parents
+from lbrx.merging.methods.statistics import total
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
 
 SMALLEST_NORM = 1e-7
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from lbrx.tensor import Tensor
+from lbrx.tensors import Tensor
 
 
 @dataclass(frozen=True)

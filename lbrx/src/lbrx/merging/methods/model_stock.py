@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, gram, stored
-from lbrx.merge.methods.weighted_sums import mean
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import differences, gram, stored
+from lbrx.merging.methods.weighted_sums import mean
+from lbrx.tensors import Tensor
 
 SMALLEST = 1e-6  # product of norms, and denominator
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.errors import LbrxError
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, gram
-from lbrx.merge.methods.weighted_sums import added, mean, weighted_sum
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import differences, gram
+from lbrx.merging.methods.weighted_sums import added, mean, weighted_sum
+from lbrx.tensors import Tensor
 
 PARALLEL = 1e-9  # 1 - cos of vectors that have one direction
 SHORTEST = 1e-3  # a sum of unit vectors, by inner products of float32, has no direction below it

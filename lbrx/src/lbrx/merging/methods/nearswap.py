@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lbrx import dtype as dt
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.tensor import Tensor
+from lbrx.arrays import dtype as dt
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.tensors import Tensor
 
 SMALLEST = 1e-6
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, gram, stored
-from lbrx.merge.methods.weighted_sums import added, mean, weighted_sum
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import differences, gram, stored
+from lbrx.merging.methods.weighted_sums import added, mean, weighted_sum
+from lbrx.tensors import Tensor
 
 SMALLEST_NORM = 1e-7
 # 1 - cos^2 up to which an arc is a line. The two differ by a tenth of it: float32 cannot tell.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lbrx import dtype as dt
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, total
-from lbrx.merge.methods.weighted_sums import added, sum_of
-from lbrx.tensor import Tensor
+from lbrx.arrays import dtype as dt
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import differences, total
+from lbrx.merging.methods.weighted_sums import added, sum_of
+from lbrx.tensors import Tensor
 
 EPSILON = Parameter("epsilon", float, "differences up to this size do not count", 1e-5, least=0)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx import dtype as dt
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import differences, total
-from lbrx.merge.methods.weighted_sums import added, sum_of
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
+from lbrx.arrays import dtype as dt
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import differences, total
+from lbrx.merging.methods.weighted_sums import added, sum_of
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
 
 SMALLEST = 1e-6
 

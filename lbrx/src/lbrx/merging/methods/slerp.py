@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.statistics import gram
-from lbrx.merge.methods.weighted_sums import mean, weighted_sum
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.statistics import gram
+from lbrx.merging.methods.weighted_sums import mean, weighted_sum
+from lbrx.tensors import Tensor
 
 PARALLEL = 0.9995  # from this cosine on, the arc is a line
 SMALLEST_NORM = 1e-8

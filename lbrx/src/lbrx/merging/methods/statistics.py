@@ -12,10 +12,10 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx import dtype as dt
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
-from lbrx.tensor.evaluation import start
+from lbrx.arrays import dtype as dt
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
+from lbrx.tensors.evaluation import start
 
 
 def as_rows(x: Tensor) -> Tensor:

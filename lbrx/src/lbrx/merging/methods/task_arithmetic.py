@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.merge.methods.task_vectors import method
+from lbrx.merging.methods.task_vectors import method
 
 METHOD = method("task_arithmetic", "the base plus the weighted differences of the models", None)
 """b + lambda sum w_i (x_i - b)."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lbrx.merge.methods.masks import KeptDifferences
-from lbrx.merge.methods.method import Base, Method, Parameter, Parents
-from lbrx.merge.methods.weighted_sums import added, sum_of
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
-from lbrx.tensor.evaluation import start
+from lbrx.merging.methods.masks import KeptDifferences
+from lbrx.merging.methods.method import Base, Method, Parameter, Parents
+from lbrx.merging.methods.weighted_sums import added, sum_of
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
+from lbrx.tensors.evaluation import start
 
 Sparsify = Callable[[Parents, int, Tensor], KeptDifferences]
 """The part of a model's task vector that is kept, given its place and the base."""

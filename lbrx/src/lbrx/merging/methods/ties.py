@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lbrx.merge.methods.masks import KeptDifferences, largest
-from lbrx.merge.methods.method import Parents
-from lbrx.merge.methods.task_vectors import method
-from lbrx.tensor import Tensor
+from lbrx.merging.methods.masks import KeptDifferences, largest
+from lbrx.merging.methods.method import Parents
+from lbrx.merging.methods.task_vectors import method
+from lbrx.tensors import Tensor
 
 
 def _keep_largest(parents: Parents, index: int, base: Tensor) -> KeptDifferences:

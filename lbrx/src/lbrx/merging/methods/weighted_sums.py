@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lbrx import dtype as dt
+from lbrx.arrays import dtype as dt
 from lbrx.ops.merging import MOST_WEIGHTED
-from lbrx.tensor import Tensor
-from lbrx.tensor.core import apply
+from lbrx.tensors import Tensor
+from lbrx.tensors.core import apply
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbrx import dtype as dt
-from lbrx.dtype import Dtype
+from lbrx.arrays import dtype as dt
+from lbrx.arrays.dtype import Dtype
 from lbrx.errors import FormatError
 from lbrx.quant.gguf import iq, k, legacy, tables, ternary
 from lbrx.quant.scheme import Scheme

@@ -1,0 +1,1 @@
+"""What the commands share at a terminal: their parsers, errors, bars, conversations, completion."""
