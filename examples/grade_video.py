@@ -2,7 +2,8 @@
 
     python examples/grade_video.py [CLIP OUT.mov]
 
-Without arguments a small test clip is made. Needs PyAV: pip install 'lbrx[video]'.
+Without arguments a small test clip is made.
+Needs lbrx-video: pip install ./softmetal ./lbrx ./lbrx-video
 """
 
 import argparse

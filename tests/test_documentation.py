@@ -21,12 +21,23 @@ import generate_pages
 import layout_pictures
 import public_names
 import settings_page
+import site_links
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_nothing_is_wrong():
     assert list(check_docs.problems()) == []
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_files_that_a_page_names_exist(page):
+    named = set(re.findall(r"`([\w./-]+\.(?:py|h|c|m|md|toml))`", (ROOT / page).read_text()))
+    folders = [each for each in ROOT.glob("[a-z]*") if each.is_dir()]
+    files = {f"/{each.relative_to(ROOT)}" for folder in folders for each in folder.rglob("*.*")}
+    files |= {f"/{each.name}" for each in ROOT.iterdir()}
+    missing = {each for each in named if not any(file.endswith(f"/{each}") for file in files)}
+    assert missing <= {"executors/NAME.py"}
 
 
 @pytest.fixture
@@ -74,12 +85,69 @@ def test_links(pages, link, problem):
     assert list(check_docs.link_problems()) == ([problem] if problem else [])
 
 
+@pytest.mark.parametrize(
+    ("element", "problem"),
+    [
+        ('<a href="gone.html">', "there is no such file"),
+        ('<a class="x" href="/gone.html">', "there is no such file"),
+        ('<img alt="" src="gone.png">', "there is no such file"),
+        ('<a href="#gone">', "there is no such anchor"),
+        ('<a href="sub/b.html#gone">', "there is no such anchor"),
+        ('<a href="sub/b.html#h%C3%A9re">', None),
+        ('<a href="/sub/b.html?x=1#h&eacute;re">', None),
+        ('<a href="https://example.org/gone.html">', None),
+        ('<a href="data:,gone">', None),
+        ("<code>href=&quot;gone.html&quot;</code>", None),
+    ],
+)
+def test_links_of_the_built_site(tmp_path, element, problem):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.html").write_text('<h1 id="h&eacute;re">', "utf-8")
+    (tmp_path / "a.html").write_text(element, "utf-8")
+    found = list(site_links.dead_links(tmp_path))
+    assert [each.rpartition(": ")[2] for each in found] == ([problem] if problem else [])
+
+
+@pytest.mark.full
+def test_the_build_refuses_what_leads_nowhere(tmp_path):
+    """Also with --quiet, which alone makes MkDocs forget its warnings before `strict` counts."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason=f"{package} is not installed: make .venv/.docs")
+    links = "[a](gone.md)\n[b](#gone)\n[c][lbrx.gone]\n"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f'# Home\n\n{links}<a href="gone.html">d</a>\n')
+    (tmp_path / "docs" / "unlisted.md").write_text("# Unlisted\n")
+    settings = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
+    settings = re.sub(r"(docs/scripts|\w+/src)\b", lambda found: str(ROOT / found[0]), settings)
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav: [index.md]\n")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    told = (
+        "'gone.md', but",
+        "'#gone', but",
+        "target 'lbrx.gone'",
+        "gone.html: there",
+        "unlisted.md",
+    )
+    assert [each for each in told if each not in done.stderr] == []
+
+
+@pytest.mark.parametrize(
+    ("header", "whole"), [("| a | b |", True), ("| | b |", False), ("| a ||", False)]
+)
+def test_columns_have_headings(pages, header, whole):
+    (pages / "docs" / "index.md").write_text(f"# Home\n\n{header}\n|---|--:|\n| 1 | |\n")
+    problem = f"docs/index.md: {header}: give each column a heading"
+    assert list(check_docs.table_problems()) == ([] if whole else [problem])
+
+
 def test_a_public_name_without_a_text(monkeypatch):
     import lbrx
 
     def made(x): ...
 
-    made.__module__ = "lbrx.tensor.functions"
+    made.__module__ = "lbrx.tensors.functions"
     monkeypatch.setattr(lbrx, "made", made, raising=False)
     monkeypatch.setattr(lbrx, "__all__", [*lbrx.__all__, "made"])
     assert "lbrx.made: it has no docstring" in list(check_docs.name_problems())

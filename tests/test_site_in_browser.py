@@ -107,6 +107,38 @@ def _elsewhere(requested, opened):
     return [] if local or requested.split("/")[:3] == own else [f"another host: {requested}"]
 
 
+WIDER = """() => {
+  const boxes = [...document.querySelectorAll("article table")].map(t => t.parentElement);
+  const wide = boxes.filter(box => box.scrollWidth > box.clientWidth).map(box => box.innerText);
+  const whole = document.documentElement;
+  return whole.scrollWidth > innerWidth ? ["the page", ...wide] : wide;
+}"""
+EMPTY = "[...document.querySelectorAll('article th')].filter(t => !t.innerText.trim()).length"
+KINDS = """[...document.querySelector("article").children]
+  .map(e => e.querySelector("img") ? "IMG" : e.querySelector("pre") ? "CODE" : e.tagName)"""
+
+
+def test_tables_fit_a_small_desktop(site, address, browser):
+    """No page or table is wider than its place at 1,280 pixels, and each column has a heading."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        name = path.relative_to(site).as_posix()
+        page.goto(f"{address}/{name}", wait_until="domcontentloaded")
+        found[name] = (page.evaluate(WIDER), page.evaluate(EMPTY))
+    page.close()
+    assert {name: wrong for name, wrong in found.items() if wrong != ([], 0)} == {}
+
+
+def test_the_home_page_begins_with_code_a_picture_and_how_to_install(address, opened):
+    page = opened(f"{address}/index.html", width=1280)
+    assert page.evaluate(KINDS)[:5] == ["H1", "P", "CODE", "IMG", "CODE"]
+    code = page.locator("article pre").all_inner_texts()
+    assert "import lbrx" in code[0]
+    assert code[1].startswith("pip install ")
+    _keep(page, "home-1280")
+
+
 def _keep(page, name):
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")

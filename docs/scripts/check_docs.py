@@ -1,7 +1,8 @@
-"""What `make check` asks of the documentation, without building the site.
+"""What `make check` asks of the documentation before it builds the site.
 
-Every page is in the navigation, every link and anchor leads somewhere, generated pages are fresh,
-and every public name and environment variable is listed and has a text.
+Every page is in the navigation, every link and anchor leads somewhere, every column of a table has
+a heading, generated pages are fresh, and every public name and environment variable is listed and
+has a text.
 
 python docs/scripts/check_docs.py
 """
@@ -25,6 +26,7 @@ from site_places import CODE, LINK, ROOT, generated
 DOCS = ROOT / "docs"
 HEADING = re.compile(r"^#+ +(.*?) *(?:\{ *#([\w.-]+) *\})?$", re.MULTILINE)
 ANCHOR = re.compile(r'id="([^"]+)"')
+TABLE = re.compile(r"^\|(.*)\|\n\|[-:| ]+\|$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -71,10 +73,21 @@ def _slug(title: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
 
 
-def link_problems() -> Iterator[str]:
-    """Links of all pages, in a checkout: the site's are made of them."""
+def sources() -> list[Path]:
+    """All pages in a checkout: the site's are made of them."""
     outside = {ROOT / name for name in generated() if name.endswith(".md")} | {ROOT / "README.md"}
-    for page in sorted({*outside, *DOCS.rglob("*.md")}):
+    return sorted({*outside, *DOCS.rglob("*.md")})
+
+
+def table_problems() -> Iterator[str]:
+    for page in sources():
+        for columns in TABLE.findall(FENCE.sub("", page.read_text("utf-8"))):
+            if not all(map(str.strip, columns.split("|"))):
+                yield f"{page.relative_to(ROOT)}: |{columns}|: give each column a heading"
+
+
+def link_problems() -> Iterator[str]:
+    for page in sources():
         text = "".join(CODE.split(page.read_text("utf-8"))[::2])
         for _, target, anchor, _ in LINK.findall(text):
             path = (page.parent / target).resolve() if target else page
@@ -117,6 +130,7 @@ def _undocumented(name: str) -> Iterator[str]:
 def problems() -> Iterator[str]:
     yield from page_problems()
     yield from link_problems()
+    yield from table_problems()
     yield from name_problems()
     known = {name for name, _ in settings_page.variables()}
     for name in sorted(settings_page.used() - known):

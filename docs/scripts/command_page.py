@@ -11,17 +11,31 @@ from softmetal.__main__ import _parser as softmetal_parser
 
 HEAD = """# Commands
 
-`lbrx COMMAND --help` shows the same. Errors are one line on standard error with exit status 1;
-Ctrl-C gives 130. The report of a Mac has a command of its own, `python -m lbrx.mac_report`
-([lbrx on a Mac](../howto/mac.md)).
+`lbrx COMMAND --help` shows the same. Errors are one line on standard error with exit status 1, or
+2 where the arguments are wrong; Ctrl-C gives 130. With `--json`, where a command has it, an error
+is `{"error": {"message": "...", "remedy": "..."}}` on standard output with the same status; the
+remedy is null if there is none. The report of a Mac has a command of its own,
+`python -m lbrx.mac_report` ([lbrx on a Mac](../howto/mac.md)).
+
+Tab completes commands, options, their values and files, once the shell has the script that
+`lbrx completion` prints:
+
+```
+lbrx completion bash > ~/.local/share/bash-completion/completions/lbrx
+lbrx completion zsh > ~/.zfunc/_lbrx           # with fpath+=~/.zfunc before compinit in ~/.zshrc
+lbrx completion fish > ~/.config/fish/completions/lbrx.fish
+```
+
+bash needs the package bash-completion for this; without it, name a file and `source` it in
+`~/.bashrc`. The scripts hold what the commands were when they were written: write them again after
+an update.
 """
 
 
 def parsers() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
     """Each command with what it does and its parser."""
-    for name, text in cli.COMMANDS.items():
-        parser = argparse.ArgumentParser(prog=f"lbrx {name}")
-        cli._find(name).add_arguments(parser)
+    for name, text in cli.commands().items():
+        parser = cli.parser_of(name)
         yield parser.prog, text, parser
         if parser._subparsers is not None:
             yield from _parts(parser.prog, parser)
@@ -75,6 +89,7 @@ def _named(action: argparse.Action) -> argparse.Action:
 
 def _meaning(action: argparse.Action) -> str:
     text = (action.help or "").replace("%(default)s", str(action.default)).replace("|", "\\|")
+    text = text.replace("][", "]\\[")  # which would be a link
     hidden = action.default in (None, False, argparse.SUPPRESS, "", [], ())
     told = hidden or "default" in text or str(action.default) in text
     return text if told else f"{text} (default: {action.default})".strip()

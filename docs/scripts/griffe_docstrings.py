@@ -1,7 +1,8 @@
 """A griffe extension for docstrings: examples, and the comments above softmetal's methods.
 
 Examples with `>>>` become code blocks, since Markdown would take them for quotes. `# MTL:`, the
-selector that a method stands for, and `# DEVIATION:` become sentences.
+selector that a method stands for, and `# DEVIATION:` become sentences. Names of `__all__` that a
+package imports when they are used are found too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ SENTENCES = {"MTL": "Metal's `{}`.", "DEVIATION": "**Differs from Apple's:** {}"
 
 class ReadableDocstrings(griffe.Extension):
     """Changes every docstring before it is shown."""
+
+    def on_module_members(self, *, mod: griffe.Module, **kwargs: Any) -> None:
+        """Let `import *` take what `__all__` lists and only type checkers import."""
+        for name in mod.exports or ():
+            if isinstance(name, str) and name in mod.members:
+                mod.members[name].runtime = True
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         text = EXAMPLE.sub(_fenced, obj.docstring.value) if obj.docstring else ""

@@ -30,15 +30,17 @@ chooses, in this order:
    device;
 3. the variant with the least estimated cost among those that take the problem.
 
-Within `with lbrx.deterministic():` only variants marked *invariant* are considered, and
+Within `with lbrx.deterministic():` only *invariant* variants are considered, and
 measurements are ignored: a row of their result has the same bits in every batch. `lbrx profile`
 shows for each kernel which variant ran and why, and `lbrx.metal.stats()["kernels"]` counts them.
 
 The tables of choices below come from the selection code, asked about the tuner's samples: once for
 a processor with {cores} cores (softmetal's `cpu` device) and once for an Apple {chip}. They are
-choices by estimated cost, without measurements. *Takes* and *cost* are the code of the variant's
-limits and of its estimate; `info` is the device's `DeviceInfo`, and costs are relative to the other
-variants of the family.
+choices by estimated cost, without measurements. *For* is the kind of device that a variant is made
+for: `wide` is processors, `simd` GPUs, `tensor` GPUs whose simdgroups multiply matrices. Devices of
+another kind take it last, or not at all where it says *only*. *Takes* and *cost* are the code of
+the variant's limits and of its estimate; `info` is the device's `DeviceInfo`, and costs are
+relative to the other variants of the family.
 
 """
 
@@ -71,26 +73,20 @@ def _devices() -> tuple[Any, Any, Any]:
 
 def _choices(gpu: Any, processor: Any, apple: Any) -> dict[str, list[tuple[str, str, str]]]:
     """For each family, samples with the variants for a processor and for an Apple GPU."""
-    from lbrx.kernels.arrays import empty
-    from lbrx.kernels.registry import FAMILIES, RUNNERS, Call
-    from lbrx.kernels.tune import observed
-    from lbrx.metal.commands import recording
-    from lbrx.metal.library import listing_pipelines
-    from lbrx.ops import TABLE
+    from lbrx.command_lists.builder import Builder
+    from lbrx.kernels.registry import FAMILIES, operation
+    from lbrx.scheduler.tune import observed
 
     found: dict[str, list[tuple[str, str, str]]] = {}
-    with listing_pipelines(), recording():
-        for name, family in FAMILIES.items():
-            for sample in family.samples:
-                op = TABLE[sample.op]
-                attributes = op.bind(sample.attributes)
-                inputs = tuple(empty(gpu, spec) for spec in sample.specs)
-                outputs = op.infer(sample.specs, attributes)
-                with observed(family) as problems:
-                    RUNNERS[sample.op](Call(gpu, op, inputs, attributes, outputs))
-                for problem in dict.fromkeys(problems):
-                    chosen = [family.choose(info, problem).name for info in (processor, apple)]
-                    found.setdefault(name, []).append((_shown(sample), *chosen))
+    b = Builder(gpu)
+    for name, family in FAMILIES.items():
+        for sample in family.samples:
+            inputs = tuple(map(b.result, sample.specs))
+            with observed(family) as problems:
+                operation(sample.op, inputs, sample.attributes)(b)
+            for problem in dict.fromkeys(problems):
+                chosen = [family.choose(info, problem).name for info in (processor, apple)]
+                found.setdefault(name, []).append((_shown(sample), *chosen))
     return found
 
 
@@ -113,20 +109,23 @@ def _module_of(family: Any) -> Any:
 
 def _variant(variant: Any) -> str:
     text = " ".join((inspect.getdoc(variant.launch) or "").split("\n\n")[0].split())
-    kept = "invariant" if variant.batch_invariant else ""
+    kept = "yes" if variant.batch_invariant else "no"
     takes, cost = _rule(variant.can), _rule(variant.cost)
     takes = "any problem" if takes == "`True`" else takes
-    return f"| `{variant.name}` | {text} | {takes} | {cost} | {kept} |\n"
+    kind = f"{variant.made_for} only" if variant.only else variant.made_for or "any"
+    return f"| `{variant.name}` | {text} | {kind} | {takes} | {cost} | {kept} |\n"
 
 
 def _rule(function: Any) -> str:
+    function = inspect.unwrap(function)
     text = selection_rules.expression(function)
     return f"`{text or function.__name__ + '(info, problem)'}`".replace("|", "\\|")
 
 
 def _longer_rules(family: Any) -> list[str]:
     """The functions that the table only names."""
-    functions = (each for v in family.variants.values() for each in (v.can, v.cost))
+    variants = family.variants.values()
+    functions = (inspect.unwrap(each) for v in variants for each in (v.can, v.cost))
     longer = dict.fromkeys(f for f in functions if selection_rules.expression(f) is None)
     texts = dict.fromkeys(map(selection_rules.source, longer))
     return ["\n```python\n" + "\n\n\n".join(texts) + "\n```\n"] if texts else []
@@ -142,7 +141,10 @@ def _family(family: Any, choices: list[tuple[str, str, str]]) -> str:
     if runners:
         names = ", ".join(f"`{name}`" for name in runners)
         lines.append(f"Operations computed by `{module.__name__}`: {names}.\n\n")
-    lines.append("| variant | how it computes | takes | cost | |\n|---|---|---|---|---|\n")
+    lines.append(
+        "| variant | how it computes | for | takes | cost | invariant |\n"
+        "|---|---|---|---|---|---|\n"
+    )
     lines += [_variant(each) for each in family.variants.values()]
     lines += _longer_rules(family)
     if choices:

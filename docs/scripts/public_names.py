@@ -14,32 +14,49 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 
-BY_MODULE = ("lbrx.kernels", "lbrx.memory", "lbrx.metal", "lbrx.scheduler")
+BY_MODULE = (
+    "lbrx.command_lists",
+    "lbrx.graph",
+    "lbrx.kernels",
+    "lbrx.memory",
+    "lbrx.metal",
+    "lbrx.planning",
+    "lbrx.program",
+    "lbrx.scheduler",
+)
 """Packages whose modules are documented one by one, beside what the package itself exports."""
 
 EXPORTING = (
     "lbrx.convert",
-    "lbrx.formats",
-    "lbrx.merge",
+    "lbrx.files.formats",
+    "lbrx.merging",
     "lbrx.models",
+    "lbrx.data",
     "lbrx.neural_engine",
+    "lbrx.nn",
+    "lbrx.optim",
     "lbrx.ops",
     "lbrx.quant",
-    "lbrx.storage",
-    "lbrx.video",
+    "lbrx.arrays.storage",
+    "lbrx.train",
+    "lbrx_video",
     "softcoreml",
 )
 """Packages whose public names are those of `__all__`."""
 
 ELSEWHERE = {
     "lbrx.bench",
+    "lbrx.serve",
     "lbrx.cli",
+    "lbrx.extension",
     "lbrx.html_report",
+    "lbrx.gradients",
+    "lbrx.terminal",
     "lbrx.mac_report",
-    "lbrx.shaders",
-    "lbrx.tensor",
+    "lbrx.custom_kernels",
+    "lbrx.tensors",
 }
-"""Programs, whose commands have a page; data; and the package whose names are those of `lbrx`."""
+"""Programs, whose commands have a page, and the packages whose names are those of `lbrx`."""
 
 SOFTMETAL_OWN = (
     "softmetal",
@@ -52,44 +69,42 @@ SOFTMETAL_OWN = (
 )
 """What softmetal adds to Metal."""
 
-BESIDE = {"execution": ["lbrx.tensor.Device"]}
+BESIDE = {"execution": ["lbrx.tensors.Device"]}
 """Names that belong on a page of the top level, and are not in `lbrx.__all__`."""
 
-SHADOWED = {"tensor": "lbrx.tensor.tensor", "merge": "lbrx.merge.merge"}
-"""Functions of `lbrx` that have the name of a package, which a static analysis finds instead."""
-
 TOP_LEVEL = {
-    "tensor": ("The Tensor class", ["lbrx.tensor.core"]),
+    "tensor": ("The Tensor class", ["lbrx.tensors.core"]),
     "creation": (
         "Creating tensors",
-        ["lbrx.tensor.creation", "lbrx.tensor.functions.creating", "lbrx.storage.cpu"],
+        ["lbrx.tensors.creation", "lbrx.tensors.functions.creating", "lbrx.arrays.storage.cpu"],
     ),
-    "operations": ("Operations", ["lbrx.tensor.operation_functions"]),
-    "functions": ("Functions made of operations", ["lbrx.tensor.functions"]),
+    "operations": ("Operations", ["lbrx.tensors.operation_functions"]),
+    "functions": ("Functions made of operations", ["lbrx.tensors.functions"]),
     "execution": (
         "Devices, evaluation and kernels",
         [
             "lbrx.device_info",
             "lbrx.kernels",
             "lbrx.scheduler",
-            "lbrx.tensor.compilation",
-            "lbrx.tensor.evaluation",
-            "lbrx.tensor.kernel",
-            "lbrx.tensor.placement",
+            "lbrx.tensors.compilation",
+            "lbrx.tensors.evaluation",
+            "lbrx.custom_kernels.kernel",
+            "lbrx.tensors.placement",
         ],
     ),
+    "gradients": ("Gradients", ["lbrx.gradients", "lbrx.trees"]),
     "models": (
         "Models, files and quantization",
         [
-            "lbrx.merge",
+            "lbrx.merging",
             "lbrx.models",
-            "lbrx.tensor.files",
-            "lbrx.tensor.quantized",
-            "lbrx.tensor.stored_model",
+            "lbrx.files.stored.load_and_save",
+            "lbrx.tensors.quantized",
+            "lbrx.files.stored.stored_model",
         ],
     ),
     "errors": ("Errors", ["lbrx.errors"]),
-    "types": ("Dtypes and constants", ["lbrx.dtype", "lbrx.tensor.data_types", ""]),
+    "types": ("Dtypes and constants", ["lbrx.arrays.dtype", "lbrx.tensors.data_types", ""]),
 }
 """Pages of the names in `lbrx.__all__`: title, and the modules that define them."""
 
@@ -108,16 +123,22 @@ def exists(package: str) -> bool:
 
 
 def defined(module: ModuleType) -> Iterator[str]:
-    """The functions and classes that a module defines, in the order of its source."""
+    """The functions and classes that a module defines, in the order of its source. Records and
+    function constants of kernels are for shaders, which have their text."""
     for name, value in vars(module).items():
         kept = inspect.isclass(value) or inspect.isroutine(value) or hasattr(value, "__wrapped__")
-        if kept and not name.startswith("_") and value.__module__ == module.__name__:
+        for_shaders = getattr(value, "header", "")
+        if (
+            kept
+            and not (name.startswith("_") or for_shaders)
+            and value.__module__ == module.__name__
+        ):
             yield name
 
 
 def modules_of(package: str) -> list[str]:
     path = importlib.import_module(package).__path__
-    return [f"{package}.{each.name}" for each in pkgutil.iter_modules(path)]
+    return sorted(each.name for each in pkgutil.walk_packages(path, f"{package}."))
 
 
 def exported(package: str) -> list[str]:
@@ -133,18 +154,21 @@ def top_level_pages() -> list[ReferencePage]:
     places: dict[str, list[str]] = {file: [] for file in TOP_LEVEL}
     for name in sorted(lbrx.__all__, key=str.lower):
         value = getattr(lbrx, name)
-        if inspect.ismodule(value) and name not in SHADOWED:
+        if inspect.ismodule(value):
             continue
-        home = "lbrx.dtype" if isinstance(value, lbrx.Dtype) else getattr(value, "__module__", "")
-        home = SHADOWED.get(name, home)
-        places[_file(home)].append(SHADOWED.get(name, f"lbrx.{name}"))
+        home = (
+            "lbrx.arrays.dtype"
+            if isinstance(value, lbrx.Dtype)
+            else getattr(value, "__module__", "")
+        )
+        places[_file(home)].append(f"lbrx.{name}")
     pages = [
         ReferencePage(file, title, [("", [*places[file], *BESIDE.get(file, [])])])
         for file, (title, _) in TOP_LEVEL.items()
     ]
-    random = importlib.import_module("lbrx.tensor.random")
+    random = importlib.import_module("lbrx.tensors.random")
     names = [f"lbrx.random.{name}" for name in defined(random)]
-    return [*pages, ReferencePage("random", "Random numbers", [("lbrx.tensor.random", names)])]
+    return [*pages, ReferencePage("random", "Random numbers", [("lbrx.tensors.random", names)])]
 
 
 def _file(home: str) -> str:
@@ -197,7 +221,7 @@ def pages() -> list[ReferencePage]:
 
 def missing_packages() -> list[str]:
     """Packages of lbrx that no page is made of."""
-    known = {*BY_MODULE, *EXPORTING, *ELSEWHERE}
+    known = {".".join(name.split(".")[:2]) for name in (*BY_MODULE, *EXPORTING, *ELSEWHERE)}
     path = importlib.import_module("lbrx").__path__
     found = (f"lbrx.{each.name}" for each in pkgutil.iter_modules(path) if each.ispkg)
     return sorted(set(found) - known)

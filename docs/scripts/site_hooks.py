@@ -6,18 +6,34 @@ Files of the repository outside docs/ are linked as they are in a checkout (`../
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads hooks by their path
 
+from site_links import dead_links
 from site_places import CODE, EXAMPLES, LINK, ROOT, generated
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show and count warnings: with --quiet MkDocs drops them before `strict` sees them."""
+    logger = logging.getLogger("mkdocs")
+    logger.setLevel(min(logger.level, logging.WARNING))
+    return config
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse dead links, also those of HTML in pages and docstrings."""
+    if found := list(dead_links(Path(config.site_dir))):
+        raise PluginError("\n".join(["the site has dead links:", *found]))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
