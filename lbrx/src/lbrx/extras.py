@@ -11,6 +11,7 @@ SOFTCOREML = "./softcoreml"  # of a checkout
 CORE_ML = "pyobjc-framework-CoreML" if sys.platform == "darwin" else SOFTCOREML
 PACKAGES = {
     "models": ("tokenizers", "jinja2"),
+    "schemas": ("llguidance",),
     "serve": ("starlette", "uvicorn"),
     "merge": ("pyyaml",),
     "evolve": ("cma",),

@@ -14,7 +14,7 @@ from device_memory import tolerance
 
 import lbrx
 from lbrx.cli import generate
-from lbrx.models import LanguageModel
+from lbrx.models import LanguageModel, constraints
 from lbrx.models.generation import GenerationOptions, OptionKeywords, _Session
 from lbrx.models.sampling import Sampler, Sampling, candidates, draw, largest, penalise_repetition
 from lbrx.models.tokenizer import TextStream
@@ -305,7 +305,9 @@ def test_refuses(prompt, options, message, model):
 def test_every_option_has_a_type():
     """Editors and type checkers know the options by `OptionKeywords`."""
     named = {item.name for kind in (GenerationOptions, Sampling) for item in fields(kind)}
-    assert OptionKeywords.__annotations__.keys() == named - {"sampling"}
+    assert OptionKeywords.__annotations__.keys() == (named - {"sampling", "rules"}) | set(
+        constraints.NAMES
+    )
     arguments = argparse.ArgumentParser()
     generate.add_arguments(arguments)
     given = vars(arguments.parse_args(["model"]))

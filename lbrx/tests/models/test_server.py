@@ -193,6 +193,10 @@ def test_among_others_as_alone(server):
         assert list(pool.map(ask, range(9))) == alone
 
 
+def schema_format(schema) -> dict:
+    return {"type": "json_schema", "json_schema": {"name": "one", "schema": schema}}
+
+
 BAD = [
     (OPENAI, {"messages": []}, 400),
     (OPENAI, {"messages": ASK, "temperature": -3}, 400),
@@ -201,7 +205,12 @@ BAD = [
     (OPENAI, {"messages": ASK, "logit_bias": {"x": 1}}, 400),
     (OPENAI, {"messages": ASK, "model": "other"}, 404),
     (OPENAI, {"messages": ASK, "tools": [{"type": "function"}]}, 400),
-    (OPENAI, {"messages": ASK, "response_format": {"type": "json_object"}}, 400),
+    (OPENAI, {"messages": ASK, "response_format": {"type": "xml"}}, 400),
+    (OPENAI, {"messages": ASK, "response_format": {"type": "regex", "regex": "("}}, 400),
+    (OPENAI, {"messages": ASK, "response_format": {"type": "grammar", "grammar": "start: x"}}, 400),
+    (OPENAI, {"messages": ASK, "response_format": {"type": "json_schema"}}, 400),
+    (OPENAI, {"messages": ASK, "response_format": schema_format({"type": "word"})}, 400),
+    (OPENAI, {"messages": ASK, "response_format": schema_format({"not": {}})}, 400),
     (OPENAI, {"messages": [{"role": "user", "content": "word " * 2000}]}, 400),
     (OPENAI, b"{", 400),
     (OPENAI, b"[" * 100_000, 400),
@@ -210,7 +219,10 @@ BAD = [
     ("/v1/completions", {"prompt": [-1]}, 400),
     (ANTHROPIC, {"messages": ASK}, 400),
     (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "model": "other"}, 404),
+    (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "output_config": {"format": 3}}, 400),
     (OLLAMA, {"messages": ASK, "options": 3}, 400),
+    (OLLAMA, {"messages": ASK, "format": "xml"}, 400),
+    (OLLAMA, {"messages": ASK, "format": {"type": "word"}}, 400),
     ("/api/generate", {"prompt": ""}, 400),
     ("/v1/nothing", {}, 404),
 ]

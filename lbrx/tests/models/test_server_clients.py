@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import typing
+
 import pytest
 from test_server import ASK, folder, server
 
@@ -29,6 +32,54 @@ def test_openai(server):
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(messages=ASK, **{**wanted, "model": "other"})
     assert caught.value.code == "model_not_found"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ann", "Bob"]}, "age": {"type": "integer", "maximum": 999}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def is_person(text: str) -> bool:
+    person = json.loads(text)
+    return person.keys() == {"name", "age"} and person["name"] in ("Ann", "Bob")
+
+
+def test_schemas(server):
+    """JSON of a schema from each client, also from a class and in a stream."""
+    openai, pydantic = pytest.importorskip("openai"), pytest.importorskip("pydantic")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    wanted = {"model": "tiny", "messages": ASK, "max_tokens": 200}
+    json_schema = {"name": "person", "schema": SCHEMA, "strict": True}
+    form = {"type": "json_schema", "json_schema": json_schema}
+    made = client.chat.completions.create(response_format=form, n=2, seed=1, **wanted)
+    assert all(is_person(choice.message.content) for choice in made.choices)
+    assert all(choice.finish_reason == "stop" for choice in made.choices)
+    parts = client.chat.completions.create(response_format=form, stream=True, **wanted)
+    assert is_person("".join(part.choices[0].delta.content or "" for part in parts))
+
+    class Person(pydantic.BaseModel):
+        name: typing.Literal["Ann", "Bob"]
+        old: bool
+
+    parsed = client.chat.completions.parse(response_format=Person, **wanted)
+    assert isinstance(parsed.choices[0].message.parsed, Person)
+    anthropic = pytest.importorskip("anthropic")
+    other = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+    output = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    assert is_person(other.messages.create(output_config=output, **wanted).content[0].text)
+    ollama = pytest.importorskip("ollama").Client(host=server.url)
+    said = ollama.chat(model="tiny", messages=ASK, format=SCHEMA, options={"num_predict": 200})
+    assert is_person(said.message.content)
+    regex = {"extra_body": {"response_format": {"type": "regex", "regex": "[ab]{3}"}}}
+    three = client.completions.create(model="tiny", prompt="Hello", max_tokens=9, **regex)
+    assert set(three.choices[0].text) <= {"a", "b"}
+    wrong = {"name": "x", "schema": {"type": "array", "uniqueItems": True}}
+    form = {"type": "json_schema", "json_schema": wrong}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        client.chat.completions.create(response_format=form, **wanted)
 
 
 def test_anthropic(server):

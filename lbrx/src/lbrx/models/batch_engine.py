@@ -305,10 +305,20 @@ class BatchEngine:
         choosing = [job for job in jobs.values() if self._unread(job) == 0]
         if len(choosing) == len(ready):
             self._decode_ahead(decoded, jobs)
+        for job in choosing:
+            self._prepare(job)
+        choosing = [job for job in choosing if job.slot != NO_SLOT]
         logits = decoded.prediction.logits.numpy() if choosing else None
         for job in choosing:
             assert logits is not None
             self._choose(job, logits[job.slot - decoded.block.first])
+
+    def _prepare(self, job: Job) -> None:
+        """Have the host do what a text's choice needs while the device computes the logits."""
+        try:
+            job.text.prepare()
+        except Exception as problem:
+            self._end(job, problem)
 
     def _started(self, ready: dict[int, Job]) -> tuple[Decoded | None, dict[int, Job]]:
         """The step that was started ahead, for those of its texts that go on, or else a new one."""

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import FormatError, LbrxError
 from lbrx.interrupt import UNINTERRUPTED
+from lbrx.models.constraints import Constraint
 from lbrx.models.engine import Engine, Prediction
 from lbrx.models.sampling import Sampler, Sampling, log_probability, most_likely
 from lbrx.models.tokenizer import TextStream, Tokenizer
@@ -37,6 +38,9 @@ class OptionKeywords(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     ignore_end: bool
+    schema: Mapping[str, Any] | bool
+    regex: str
+    grammar: str
 
 
 class FinishReason(StrEnum):
@@ -62,6 +66,8 @@ class GenerationOptions:
     """How many of the most likely tokens to return at each place, with their log-probabilities."""
     ignore_end: bool = False
     """Whether to continue after the model's end token."""
+    rules: str | None = None
+    """What the text has to obey, in the form of `llguidance`."""
 
 
 @dataclass
@@ -105,9 +111,11 @@ class TextState:
         options: GenerationOptions,
         context: int,
         repeat: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         """`context` is the maximum number of tokens with the prompt. `repeat` is the number of
-        equal prompts before this one in the batch, so that each draws other tokens."""
+        equal prompts before this one in the batch, so that each draws other tokens. `constraint`
+        follows the rules of the options."""
         self.prompt = prompt
         self.limit = min(options.max_tokens, context - len(prompt))
         self.tokens: list[int] = []
@@ -117,6 +125,7 @@ class TextState:
         self.stopped_by: str | None = None
         """The stop string that ended the text."""
         self._options = options
+        self._constraint = constraint
         self._sampler = Sampler(options.sampling, repeat)
         self._stream = TextStream(tokenizer)
         self._held = ""  # text that may be the beginning of a stop string
@@ -126,27 +135,36 @@ class TextState:
         """The prompt's tokens and those generated so far."""
         return [*self.prompt, *self.tokens]
 
+    def prepare(self) -> None:
+        """Do what `choose` needs besides the logits, while the device computes these."""
+        if self._constraint is not None:
+            self._constraint.prepare()
+
     def choose(self, logits: NDArray[np.float32]) -> int:
+        if self._constraint is not None:
+            logits = self._constraint.masked(logits)
         return self._sampler.choose(logits, self.prompt, self.tokens)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the token with the largest logit is always chosen."""
-        return self._options.sampling.is_greedy
+        return self._options.sampling.is_greedy and self._constraint is None
 
     def accept(self, token: int, logits: NDArray[np.float32], ends: frozenset[int]) -> str:
         """Append the token that was chosen from these logits. Returns the text to show now."""
-        if token in ends and not self._options.ignore_end:
+        ruled = self._constraint is not None
+        if token in ends and (ruled or not self._options.ignore_end):
             self.finish_reason = FinishReason.END
             return self._remaining()
+        complete = self._constraint is not None and self._constraint.accept(token)
         self.tokens.append(token)
         if self._options.logprobs:
             self.logprobs.append(log_probability(logits, token))
         if self._options.top_logprobs:
             self.top_logprobs.append(most_likely(logits, self._options.top_logprobs))
         shown = self._until_stop(self._stream.add(token))
-        if self.finish_reason is None and len(self.tokens) >= self.limit:
-            self.finish_reason = FinishReason.LENGTH
+        if self.finish_reason is None and (complete or len(self.tokens) >= self.limit):
+            self.finish_reason = FinishReason.END if complete else FinishReason.LENGTH
             return shown + self._remaining()
         return shown
 
@@ -256,7 +274,6 @@ class _Clock:
 def generate(
     engine: Engine,
     texts: Sequence[TextState],
-    options: GenerationOptions,
     ends: frozenset[int],
     timing: Timing,
 ) -> Iterator[tuple[int, str]]:
@@ -268,10 +285,12 @@ def generate(
     timing.cached_tokens = session.cached_tokens
     while True:
         # The first token is shown as soon as possible, and recording the step takes some time.
-        may_decode_ahead = timing.first_token_seconds and _best_is_next(engine, texts, options)
+        may_decode_ahead = timing.first_token_seconds and _best_is_next(engine, texts)
         ahead = session.decode_ahead(prediction) if may_decode_ahead else None
+        for text in texts:
+            text.prepare()
         logits = prediction.logits.numpy()
-        chosen = _choose(texts, logits, options)
+        chosen = _choose(texts, logits)
         active = [index for index, text in enumerate(texts) if text.finish_reason is None]
         parts = [texts[i].accept(chosen[i], logits[i], ends) for i in active]
         clock.add_to(timing, len(active))
@@ -284,15 +303,14 @@ def generate(
             prediction = session.decode(chosen, prediction, ahead)
 
 
-def _best_is_next(engine: Engine, texts: Sequence[TextState], options: GenerationOptions) -> bool:
+def _best_is_next(engine: Engine, texts: Sequence[TextState]) -> bool:
     """Whether the most likely tokens will surely be decoded next, and a device could do so."""
     more = any(t.finish_reason is None and len(t.tokens) + 1 < t.limit for t in texts)
-    return more and options.sampling.is_greedy and engine.network.device != "cpu"
+    greedy = all(text.is_greedy for text in texts)
+    return more and greedy and engine.network.device != "cpu"
 
 
-def _choose(
-    texts: Sequence[TextState], logits: NDArray[np.float32], options: GenerationOptions
-) -> list[int]:
+def _choose(texts: Sequence[TextState], logits: NDArray[np.float32]) -> list[int]:
     """The next token of every text; for one that has ended, any token."""
     # Not read from `prediction.best`, for which the host would wait: a step may be using it.
     best: list[int] = logits.argmax(axis=-1).tolist()
@@ -301,7 +319,7 @@ def _choose(
             continue
         if not np.isfinite(logits[index, best[index]]):
             raise not_finite(len(text.all_tokens))
-        if not options.sampling.is_greedy:
+        if not text.is_greedy:
             best[index] = text.choose(logits[index])
     return best
 

@@ -12,9 +12,10 @@ from typing import Any, Unpack, overload
 import numpy as np
 
 from lbrx.errors import LbrxError
-from lbrx.models import chat, generation, prompt_cache
+from lbrx.models import chat, constraints, generation, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
+from lbrx.models.constraints import RuledVocabulary
 from lbrx.models.engine import Engine
 from lbrx.models.generation import (
     FinishReason,
@@ -84,9 +85,7 @@ class Stream:
         self, model: LanguageModel, text: TextState, options: GenerationOptions
     ) -> Iterator[str]:
         shown = []
-        for _, part in generation.generate(
-            model.engine, [text], options, model.end_tokens, self.timing
-        ):
+        for _, part in generation.generate(model.engine, [text], model.end_tokens, self.timing):
             shown.append(part)
             yield part
         self.completion = _completion(text, "".join(shown), self.timing, options)
@@ -115,6 +114,9 @@ class LanguageModel:
     - `logprobs` (False): return the log-probability of each token.
     - `top_logprobs` (0): return so many of the most likely tokens at each place, too.
     - `ignore_end` (False): continue after the model's end token.
+    - `schema`, `regex` or `grammar` (none): a JSON schema, a regular expression, or a grammar in
+      the form of Lark or GBNF, which the text obeys unless `max_tokens` or `stop` cuts it. Needs
+      the package `llguidance`.
 
     One model can be used from several threads: calls of `generate` run one after the other, and
     streams take turns token by token.
@@ -127,6 +129,7 @@ class LanguageModel:
         names = [tokenizer.settings.get("eos_token"), *END_MARKERS]
         found = map(tokenizer.token_id, names)
         self.end_tokens = config.end_tokens | {token for token in found if token is not None}
+        self._ruled = RuledVocabulary(tokenizer, config.vocabulary, self.end_tokens)
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.config.model_type}, {self.memory}>"
@@ -165,7 +168,7 @@ class LanguageModel:
         timing, shown = Timing(), [""] * len(texts)
         # Held throughout: threads that alternated would replace each other's cache every token.
         with self.engine.lock:
-            for i, part in generation.generate(self.engine, texts, wanted, self.end_tokens, timing):
+            for i, part in generation.generate(self.engine, texts, self.end_tokens, timing):
                 shown[i] += part
         made = [
             _completion(text, said, timing, wanted) for text, said in zip(texts, shown, strict=True)
@@ -277,7 +280,15 @@ class LanguageModel:
         """The state of a new text. The prompt has to leave room in the context."""
         tokens, context = self.prompt_tokens(prompt), self.engine.context
         check_prompt(len(tokens), context, self.config.context)
-        return TextState(tokens, self.tokenizer, options, context, repeat)
+        return self.new_text(tokens, options, context, repeat)
+
+    def new_text(
+        self, tokens: Sequence[int], options: GenerationOptions, context: int, repeat: int = 0
+    ) -> TextState:
+        """The state of a text that begins with these tokens. Raises LbrxError for rules of the
+        options that cannot be followed."""
+        constraint = None if options.rules is None else self._ruled.constraint(options.rules)
+        return TextState(tokens, self.tokenizer, options, context, repeat, constraint)
 
     def prompt_tokens(self, prompt: Any) -> list[int]:
         """The token ids of a prompt, with the special tokens around it."""
@@ -326,7 +337,9 @@ def read_options(given: Mapping[str, Any]) -> GenerationOptions:
     names = {item.name for item in fields(Sampling)}
     sampling = Sampling(**{key: value for key, value in given.items() if key in names})
     rest = {key: value for key, value in given.items() if key not in names}
-    known = {item.name for item in fields(GenerationOptions)} - {"sampling"}
+    ruled = [name for name in constraints.NAMES if rest.get(name) is not None]
+    known = {item.name for item in fields(GenerationOptions)} - {"sampling", "rules"}
+    known |= set(constraints.NAMES)
     if unknown := rest.keys() - known:
         every = ", ".join(sorted(known | names))
         raise LbrxError(f"{min(unknown)!r} is not an option: give some of {every}")
@@ -339,4 +352,8 @@ def read_options(given: Mapping[str, Any]) -> GenerationOptions:
     for name in ("logprobs", "ignore_end"):
         if not isinstance(rest.get(name, False), bool | np.bool_):
             raise LbrxError(f"{name}={rest[name]!r:.80}: give True or False")
-    return GenerationOptions(sampling=sampling, stop=stops, **rest)
+    if len(ruled) > 1:
+        raise LbrxError(f"{' and '.join(ruled)}: give only one of them")
+    followed = constraints.rules(ruled[0], rest[ruled[0]]) if ruled else None
+    plain = {key: value for key, value in rest.items() if key not in constraints.NAMES}
+    return GenerationOptions(sampling=sampling, stop=stops, rules=followed, **plain)

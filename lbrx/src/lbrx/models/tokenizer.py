@@ -64,6 +64,12 @@ class Tokenizer:
             text: str = self._inner.decode(list(tokens), skip_special_tokens=not special)
         return text
 
+    def json(self) -> str:
+        """The contents of a tokenizer.json."""
+        with _library_errors():
+            text: str = self._inner.to_str()
+        return text
+
     def token_id(self, token: object) -> int | None:
         """The id of a token, given as text or as a tokenizer_config.json writes it; or None."""
         text = token.get("content") if isinstance(token, Mapping) else token

@@ -8,7 +8,7 @@ from typing import Any
 
 from lbrx.errors import LbrxError
 from lbrx.models.generation import FinishReason
-from lbrx.serve.openai_api import event, messages_of
+from lbrx.serve.openai_api import event, format_of, messages_of
 from lbrx.serve.problems import RequestError, body_of, refuse
 from lbrx.serve.service import Answers, Service
 
@@ -28,6 +28,10 @@ async def start(service: Service, body: Mapping[str, Any]) -> Answers:
     wanted.setdefault("temperature", 1.0)
     if body.get("stop_sequences"):
         wanted["stop"] = body["stop_sequences"]
+    output = body.get("output_config") or {}
+    if not isinstance(output, dict):
+        raise RequestError(400, "output_config: give an object", "output_config")
+    wanted.update(format_of(output.get("format"), "output_config.format"))
     messages = messages_of(body)
     if body.get("system"):
         messages = [{"role": "system", "content": body["system"]}, *messages]

@@ -24,7 +24,7 @@ SAME = (
 async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Answers:
     """Check a request and let the model begin."""
     service.check_name(body.get("model"))
-    refuse(body, "format", "tools", "images", "suffix", "context", "template")
+    refuse(body, "tools", "images", "suffix", "context", "template")
     given = body.get("options") or {}
     if not isinstance(given, dict):
         raise RequestError(400, "options: give an object")
@@ -35,7 +35,19 @@ async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Ans
     if not wanted.get("stop"):
         wanted.pop("stop", None)
     wanted.setdefault("temperature", 0.8)
+    wanted.update(_format(body.get("format")))
     return await service.answers([messages_of(body) if chat else _prompt(body)], wanted)
+
+
+def _format(wanted: Any) -> dict[str, Any]:
+    """The option for output that is JSON, of any kind or of a schema."""
+    if wanted is None or wanted == "":
+        return {}
+    if wanted == "json":
+        return {"schema": {"type": "object"}}
+    if isinstance(wanted, dict):
+        return {"schema": wanted}
+    raise RequestError(400, f'format={wanted!r:.80}: give "json" or a JSON schema')
 
 
 def _prompt(body: Mapping[str, Any]) -> Any:

@@ -181,11 +181,12 @@ async def start(service: Service, body: Body, *, chat: bool) -> tuple[Answers, F
     wanted = options_of(body)
     if chat:
         refuse(body, "tools", "functions", "audio")
-        _check_response_format(body)
+        wanted.update(format_of(body.get("response_format"), "response_format"))
         prompts: Sequence[Any] = [messages_of(body)]
         logprobs, top = bool(body.get("logprobs")), body.get("top_logprobs") or 0
     else:
         refuse(body, "suffix", "echo")
+        wanted.update(format_of(body.get("response_format"), "response_format"))
         prompts = prompts_of(body)
         logprobs, top = body.get("logprobs") is not None, body.get("logprobs") or 0
     if logprobs:
@@ -197,11 +198,22 @@ async def start(service: Service, body: Body, *, chat: bool) -> tuple[Answers, F
     return await service.answers(prompts, wanted, count_of(body)), style, len(prompts)
 
 
-def _check_response_format(body: Body) -> None:
-    """Output that must obey a schema is refused: an answer that may not would be worse."""
-    wanted = body.get("response_format")
-    if wanted is not None and (not isinstance(wanted, dict) or wanted.get("type") != "text"):
-        raise RequestError(400, "response_format: give {'type': 'text'}", "response_format")
+def format_of(wanted: Any, param: str) -> dict[str, Any]:
+    """The option for output that obeys rules; nothing for text. Whether `strict` or not, an answer
+    obeys its schema. `regex` and `grammar` are kinds that only this server has."""
+    match wanted:
+        case None | {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"schema": {"type": "object"}}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return {"schema": schema}
+        case {"type": "json_schema", "schema": dict(schema)}:  # as responses and messages have it
+            return {"schema": schema}
+        case {"type": "regex" | "grammar" as kind} if isinstance(wanted.get(kind), str):
+            return {kind: wanted[kind]}
+    kinds = "text, json_object, json_schema with a schema, regex or grammar"
+    raise RequestError(400, f"{param}: give an object whose type is {kinds}", param)
 
 
 async def answer(answers: Answers, style: Format, prompts: int) -> dict[str, Any]:

@@ -57,10 +57,10 @@ class Service:
         self, prompts: Sequence[Any], options: dict[str, Any], count: int
     ) -> list[TextState]:
         wanted = read_options({"max_tokens": self.engine.slots.context, **options})
-        context, tokenizer = self.engine.slots.context, self.model.tokenizer
+        context = self.engine.slots.context
         tokens = [self.model.prompt_tokens(prompt) for prompt in prompts]
         return [
-            TextState(each, tokenizer, wanted, context, repeat)
+            self.model.new_text(each, wanted, context, repeat)
             for each in tokens
             for repeat in range(count)
         ]
