@@ -56,6 +56,19 @@ def test_completes_and_reports(folder, capsys):
     assert SPEEDS.fullmatch(err.strip())
 
 
+def test_the_command_reads_rules_from_files(folder, tmp_path, capsys):
+    (tmp_path / "schema.json").write_text('{"enum": ["é", [3]]}')
+    (tmp_path / "grammar.lark").write_text('start: "é" | "[3]"')
+    for rule in (
+        ["--schema", str(tmp_path / "schema.json")],
+        ["--grammar", str(tmp_path / "grammar.lark")],
+        ["--regex", "é|\\[3\\]"],
+    ):
+        status, out, _ = said(capsys, "generate", folder, "-p", "Hello", "--quiet", *rule)
+        assert status == 0
+        assert out.strip().strip('"') in ("é", "[3]")
+
+
 def test_a_file_of_weights_and_an_adapter(folder, make_adapter, capsys):
     """The weights' file is the folder's model, and BASE+LORA what merge makes of the two."""
     options = ("-p", "Hello", "-n", 5, "--ignore-end")

@@ -12,6 +12,7 @@ from typing import cast
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
+from lbrx.files.formats.checks import read_json
 from lbrx.files.stored.stored_model import StoredModel
 from lbrx.models import LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
@@ -132,6 +133,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end before this text; may be repeated",
     )
     add("--ignore-end", action="store_true", help="continue after the model's end token")
+    add("--schema", metavar="FILE", help="write JSON that obeys the JSON schema in this file")
+    add("--regex", metavar="PATTERN", help="write text that matches a regular expression")
+    add("--grammar", metavar="FILE", help="write text of the grammar in this file (Lark or GBNF)")
     for name, kind, metavar, text in SAMPLING:
         add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
     add(
@@ -199,7 +203,19 @@ def _chat(model: LanguageModel, options: argparse.Namespace) -> int:
 def _generation_options(options: argparse.Namespace) -> OptionKeywords:
     """The keyword arguments of `LanguageModel.stream` that were given."""
     given = {name: getattr(options, name, None) for name in OptionKeywords.__annotations__}
+    if given["schema"] is not None:
+        given["schema"] = read_json(Path(given["schema"]))
+    if given["grammar"] is not None:
+        given["grammar"] = read_text(Path(given["grammar"]))
     return cast(OptionKeywords, {name: x for name, x in given.items() if x is not None})
+
+
+def read_text(path: Path) -> str:
+    """The contents of a file. Raises LbrxError if it is not UTF-8."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise LbrxError(f"{path} is not a text in UTF-8: give a file that is") from None
 
 
 def _show(stream: Stream, model: LanguageModel, quiet: bool) -> str:
