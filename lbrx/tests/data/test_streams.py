@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from itertools import chain
 
 import numpy as np
@@ -116,19 +115,15 @@ def test_a_damaged_line_is_named(line, text, tmp_path):
 
 
 def test_a_thread_that_nobody_needs_ends():
-    def count():
-        return sum(thread.name == "lbrx.data" for thread in threading.enumerate())
-
-    before = count()
+    before = set(threading.enumerate())  # threads of earlier tests may end meanwhile
     batches = data.arrays(x=np.arange(1000)).batch(1).prefetch(2).iterate()
     next(batches)
-    assert count() == before + 1
+    started = set(threading.enumerate()) - before
+    assert [thread.name for thread in started] == ["lbrx.data"]
     del batches
-    for _ in range(100):
-        if count() <= before:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the thread of a dropped iteration goes on")
+    for thread in started:
+        thread.join(60)
+        assert not thread.is_alive(), "the thread of a dropped iteration goes on"
 
 
 def test_prefetched_errors_and_ends_come_again():
