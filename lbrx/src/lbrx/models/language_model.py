@@ -257,6 +257,7 @@ class LanguageModel:
         cache: str = "masks",
         attention: str = "operation",
         greedy: bool = False,
+        part_size: int | str | None = None,
     ) -> None:
         """Write the model as a Core ML program for the Neural Engine (docs/neural_engine.md).
 
@@ -266,14 +267,15 @@ class LanguageModel:
         time, and `quantize` how weights are stored: f16, int8, int4, lut8, lut6, lut4 or stored.
         `cache` is `masks`, which rewrite the whole cache for a token, or `slices`, which update its
         row; `attention` is Core ML's `operation`, or `products` around a softmax. With `greedy`,
-        `decode` gives the most likely token and no logits.
+        `decode` gives the most likely token and no logits. With `part_size`, such as "1GB", `path`
+        is a folder of packages that have at most so many bytes of weights each.
         Raises LbrxError for a bad value, or with every part of the model that cannot be exported.
         """
         from lbrx.models.export import exporter
         from lbrx.models.export.network_program import ProgramStyle
 
         style = ProgramStyle(cache, attention, greedy)
-        settings = exporter.settings_of(self.config, context, chunk, quantize, style)
+        settings = exporter.settings_of(self.config, context, chunk, quantize, style, part_size)
         exporter.export_network(self.engine.network, Path(path), settings)
 
     def _text(self, prompt: Prompt, options: GenerationOptions, repeat: int = 0) -> TextState:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -22,6 +22,7 @@ DATA_TYPES: dict[int, np.dtype[Any]] = {
     131104: np.dtype(np.int32),
 }
 """MLMultiArrayDataType by number: the types that programs of lbrx have."""
+T = TypeVar("T")
 _NUMBERS = {dtype: number for number, dtype in DATA_TYPES.items()}
 
 
@@ -62,7 +63,9 @@ class CoreMLModel:
             module.MLModel.modelWithContentsOfURL_configuration_error_(url, settings, None)
         )
         description = self._model.modelDescription()
+        self.inputs = tuple(str(name) for name in description.inputDescriptionsByName())
         self.outputs = tuple(str(name) for name in description.outputDescriptionsByName())
+        self.has_states = bool(len(description.stateDescriptionsByName()))
 
     def new_state(self) -> Any:
         """New states of zeros, for a series of predictions."""
@@ -72,48 +75,85 @@ class CoreMLModel:
         self, inputs: Mapping[str, NDArray[Any]], state: Any = None
     ) -> dict[str, NDArray[Any]]:
         """One prediction, from arrays to arrays by name. It changes the state."""
-        module = core_ml()
-        values = {
-            name: module.MLFeatureValue.featureValueWithMultiArray_(_multi_array(array))
-            for name, array in inputs.items()
-        }
-        provider = module.MLDictionaryFeatureProvider.alloc()
-        features = _checked(provider.initWithDictionary_error_(values, None))
+        results = self.run({name: feature_value(array) for name, array in inputs.items()}, state)
+        return {name: _values(value) for name, value in results.items()}
+
+    def run(self, values: Mapping[str, Any], state: Any = None) -> dict[str, Any]:
+        """The same from feature values to feature values, of which nothing is copied here."""
+        provider = core_ml().MLDictionaryFeatureProvider.alloc()
+        features = _checked(provider.initWithDictionary_error_(dict(values), None))
         if state is None:
             made = self._model.predictionFromFeatures_error_(features, None)
         else:
             made = self._model.predictionFromFeatures_usingState_error_(features, state, None)
         results = _checked(made)
-        return {
-            name: read_multi_array(results.featureValueForName_(name).multiArrayValue())
-            for name in self.outputs
-        }
+        return {name: results.featureValueForName_(name) for name in self.outputs}
 
 
-def read_state(state: Any, name: str, part: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """A copy of what `part` gives of a state's memory, which is only seen during the call."""
-    found: list[NDArray[Any]] = []
-    state.getMultiArrayForStateNamed_handler_(
-        name, lambda array: found.append(read_multi_array(array, part))
-    )
+class CoreMLChain:
+    """Programs that run one after the other. Each takes by name what was given at first and what
+    the programs before it gave."""
+
+    def __init__(self, models: Sequence[CoreMLModel]) -> None:
+        self.models = models
+
+    def new_state(self) -> list[Any]:
+        """New states of zeros for each program that has some, else None."""
+        return [model.new_state() if model.has_states else None for model in self.models]
+
+    def predict(
+        self, inputs: Mapping[str, NDArray[Any]], states: Sequence[Any]
+    ) -> dict[str, NDArray[Any]]:
+        """One prediction: the arrays of the last program. It changes the states."""
+        known = {name: feature_value(array) for name, array in inputs.items()}
+        results: dict[str, Any] = {}
+        for model, state in zip(self.models, states, strict=True):
+            results = model.run({name: known[name] for name in model.inputs}, state)
+            known |= results
+        return {name: _values(value) for name, value in results.items()}
+
+
+def feature_value(array: NDArray[Any]) -> Any:
+    """A feature value with a copy of an array."""
+    return core_ml().MLFeatureValue.featureValueWithMultiArray_(_multi_array(array))
+
+
+def _values(value: Any) -> NDArray[Any]:
+    return read_multi_array(value.multiArrayValue())
+
+
+def use_state(state: Any, name: str, use: Callable[[NDArray[Any]], T]) -> T:
+    """What `use` makes of a state's own memory, which may be seen during the call alone."""
+    found: list[T] = []
+
+    def seen(array: Any) -> None:
+        _use_multi_array(array, lambda values: found.append(use(values)))
+
+    state.getMultiArrayForStateNamed_handler_(name, seen)
     return found[0]
 
 
-def read_multi_array(
-    array: Any, part: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-) -> NDArray[Any]:
-    """The values of an MLMultiArray as a new array, or a part of them."""
+def read_state(state: Any, name: str) -> NDArray[Any]:
+    """A copy of a state."""
+    return use_state(state, name, np.array)
+
+
+def read_multi_array(array: Any) -> NDArray[Any]:
+    """The values of an MLMultiArray as a new array."""
+    found: list[NDArray[Any]] = []
+    _use_multi_array(array, lambda values: found.append(np.array(values)))
+    return found[0]
+
+
+def _use_multi_array(array: Any, use: Callable[[NDArray[Any]], object]) -> None:
     dtype = DATA_TYPES[int(array.dataType())]
     shape, strides = (tuple(map(int, sizes)) for sizes in (array.shape(), array.strides()))
-    found: list[NDArray[Any]] = []
 
-    def copy(data: Any, size: int) -> None:
+    def view(data: Any, size: int) -> None:
         flat = np.frombuffer(data, dtype, size // dtype.itemsize)
-        seen = as_strided(flat, shape, [step * dtype.itemsize for step in strides])
-        found.append(np.array(seen if part is None else part(seen)))
+        use(as_strided(flat, shape, [step * dtype.itemsize for step in strides]))
 
-    array.getBytesWithHandler_(copy)
-    return found[0]
+    array.getBytesWithHandler_(view)
 
 
 def _multi_array(values: NDArray[Any]) -> Any:

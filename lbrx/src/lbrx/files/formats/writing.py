@@ -54,9 +54,7 @@ def parse_size(size: int | str) -> int:
     nbytes = float(found[1]) * scale if found else 0
     has_unit = not isinstance(size, str) or not size.strip()[-1:].isdigit()
     if not has_unit or not 1 <= nbytes <= MAX_BYTES:
-        raise FormatError(
-            f"{str(size)[:40]!r} is not the size of a shard: write it like '5GB' or '512MiB'"
-        )
+        raise FormatError(f"{str(size)[:40]!r} is not a size: write it like '5GB' or '512MiB'")
     return int(nbytes)
 
 

@@ -56,6 +56,12 @@ class LayerParts:
     down: Projection
     activation: str
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its matrices in a package."""
+        maps = (self.query, self.key, self.value, self.output, self.gate, self.up, self.down)
+        return sum(each.weight.nbytes for each in maps)
+
 
 def check_exportable(network: Decoder) -> None:
     """Raise LbrxError with every part of a network that a program cannot express."""

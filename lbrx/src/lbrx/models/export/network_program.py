@@ -9,6 +9,7 @@ products with masks of ones and zeros, unless a style asks for updates at an ind
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,7 @@ class NetworkParts:
 
     config: ModelConfig
     embedding: ProgramWeight
-    head: ProgramWeight | None
+    head: ProgramWeight
     layers: tuple[LayerParts, ...]
     norm: NDArray[np.float16]
 
@@ -64,7 +65,8 @@ class NetworkParts:
     def read(cls, reader: PartsReader) -> NetworkParts:
         config = reader.config
         layers = tuple(reader.layer(index) for index in range(config.layers))
-        return cls(config, reader.embedding(), reader.head(), layers, reader.final_norm())
+        embedding = reader.embedding()
+        return cls(config, embedding, reader.head() or embedding, layers, reader.final_norm())
 
 
 def rope_tables(
@@ -89,57 +91,75 @@ def language_function(
 ) -> Any:
     """The MIL function for so many tokens at a time: with one it gives `logits`, with more the
     normalised `hidden` states. `context` is a multiple of `tokens`."""
-    mb, types, config = mil_builder(), mil_types(), parts.config
-    cache = (config.layers, config.kv_heads, context, config.head_size)
-    inputs = {
-        "tokens": mb.placeholder((1, tokens), dtype=types.int32),
-        "position": mb.placeholder((1,), dtype=types.int32),
-        "keys": mb.state_tensor_placeholder(cache, dtype=types.fp16),
-        "values": mb.state_tensor_placeholder(cache, dtype=types.fp16),
-    }
-    builder = _Builder(parts, context, tokens, style or USUAL_STYLE)
-    return build_function(inputs, builder.build)
+    builder = FunctionBuilder(parts.config, context, tokens, style or USUAL_STYLE)
+
+    def body(ids: Any, position: Any, keys: Any, values: Any) -> Any:
+        x = builder.embedded(parts.embedding, ids)
+        builder.find_positions(position, {layer.window for layer in parts.layers})
+        x = builder.layers(parts.layers, x, (keys, values))
+        return builder.result(parts.norm, parts.head, x)
+
+    states = builder.states(len(parts.layers))
+    return build_function({**builder.token_inputs(), **states}, body)
 
 
-class _Builder:
-    """Emits the operations of one function."""
+class FunctionBuilder:
+    """Emits the operations of one function, or of a part of it."""
 
-    def __init__(self, parts: NetworkParts, context: int, tokens: int, style: ProgramStyle) -> None:
+    def __init__(self, config: ModelConfig, context: int, tokens: int, style: ProgramStyle) -> None:
         self.mb = mil_builder()
         self.style = style
-        self.parts = parts
-        self.config = parts.config
+        self.config = config
         self.context = context
         self.tokens = tokens
-        self.group = parts.config.heads // parts.config.kv_heads
+        self.group = config.heads // config.kv_heads
 
-    def build(self, tokens: Any, position: Any, keys: Any, values: Any) -> Any:
+    def token_inputs(self) -> dict[str, Any]:
+        """Placeholders of token ids and of the position of the first."""
+        integers = mil_types().int32
+        return {
+            "tokens": self.mb.placeholder((1, self.tokens), dtype=integers),
+            "position": self.mb.placeholder((1,), dtype=integers),
+        }
+
+    def states(self, layers: int) -> dict[str, Any]:
+        """Placeholders of the caches of so many layers."""
+        shape = (layers, self.config.kv_heads, self.context, self.config.head_size)
+        kind = mil_types().fp16
+        make = self.mb.state_tensor_placeholder
+        return {name: make(shape, dtype=kind) for name in ("keys", "values")}
+
+    def layers(self, layers: Sequence[LayerParts], x: Any, states: tuple[Any, Any]) -> Any:
+        """The hidden states after some layers, whose caches are the states."""
         mb = self.mb
-        x = self._embed(tokens)
-        self._positions(position)
-        self.states = (keys, values)
+        self.caches = states
         # What is in the states, as of the layer that is written.
-        self.held = [mb.read_state(input=state) for state in self.states]
+        self.held = [mb.read_state(input=state) for state in states]
         self.kept: tuple[list[Any], list[Any]] = ([], [])  # parts of whole new states, by layer
-        for index, layer in enumerate(self.parts.layers):
+        if self.style.cache == "slices":
+            self.end = mb.add(x=self.place, y=np.int32(self.tokens))
+        else:
+            self.elsewhere = mb.sub(x=np.float16(1), y=self.here)
+        for index, layer in enumerate(layers):
             normed = self._norm(x, layer.attention_norm, 1, f"layer{index}_norm1")
             attended = self._attention(index, layer, normed)
             x = mb.add(x=x, y=attended)
             normed = self._norm(x, layer.mlp_norm, 1, f"layer{index}_norm2")
             x = mb.add(x=x, y=self._mlp(index, layer, normed))
-        for state, rows in zip(self.states, self.kept, strict=True) if self.kept[0] else ():
+        for state, rows in zip(states, self.kept, strict=True) if self.kept[0] else ():
             whole = mb.concat(values=rows, axis=0) if len(rows) > 1 else rows[0]
             mb.coreml_update_state(state=state, value=whole)
-        return self._result(self._norm(x, self.parts.norm, 1, "norm"))
+        return x
 
-    def _embed(self, tokens: Any) -> Any:
+    def embedded(self, embedding: ProgramWeight, tokens: Any) -> Any:
+        """The hidden states in front of the first layer."""
         mb, hidden = self.mb, self.config.hidden
-        matrix = self.parts.embedding.emit("embedding")
+        matrix = embedding.emit("embedding")
         rows = mb.gather(x=matrix, indices=tokens, axis=0)  # (1, tokens, hidden, 1, 1)
         rows = mb.reshape(x=rows, shape=(1, self.tokens, 1, hidden))
         return mb.transpose(x=rows, perm=(0, 3, 2, 1))
 
-    def _positions(self, position: Any) -> None:
+    def find_positions(self, position: Any, windows: Iterable[int]) -> None:
         """What depends on the position of the first token, a multiple of `tokens`."""
         mb, count, size = self.mb, self.tokens, self.config.head_size
         places = mb.add(x=position, y=np.arange(count, dtype=np.int32))
@@ -151,13 +171,11 @@ class _Builder:
             )
             for table in tables
         )
-        self.place, self.end = position, mb.add(x=position, y=np.int32(count))
+        self.place = position
         starts = np.arange(0, self.context, count, dtype=np.int32)
         here = mb.cast(x=mb.equal(x=starts, y=position), dtype="fp16")
         self.here = mb.reshape(x=here, shape=(1, 1, len(starts), 1))
-        self.elsewhere = mb.sub(x=np.float16(1), y=self.here)
         rows = mb.reshape(x=places, shape=(count, 1))
-        windows = {layer.window for layer in self.parts.layers}
         self.masks = {window: self._mask(rows, window) for window in sorted(windows)}
 
     def _mask(self, rows: Any, window: int) -> Any:
@@ -261,7 +279,7 @@ class _Builder:
         begin = mb.concat(values=(first, self.place, _integers(0)), axis=0)
         end = mb.concat(values=(last, self.end, _integers(config.head_size)), axis=0)
         changed = mb.slice_update(x=self.held[part], update=rows, begin=begin, end=end)
-        self.held[part] = mb.coreml_update_state(state=self.states[part], value=changed)
+        self.held[part] = mb.coreml_update_state(state=self.caches[part], value=changed)
         return self._layer_of(self.held[part], index)
 
     def _layer_of(self, state: Any, index: int) -> Any:
@@ -279,11 +297,13 @@ class _Builder:
             gate = mb.gelu(x=gate, mode="EXACT" if exact else "TANH_APPROXIMATION")
         return self._project(mb.mul(x=gate, y=up), layer.down, f"layer{index}_down")
 
-    def _result(self, normed: Any) -> Any:
-        mb = self.mb
+    def result(self, norm: NDArray[np.float16], matrix: ProgramWeight, x: Any) -> Any:
+        """What follows the last layer: logits or the most likely token; of several tokens, the
+        normalised hidden states."""
+        mb, rows = self.mb, self.config.vocabulary
+        normed = self._norm(x, norm, 1, "norm")
         if self.tokens > 1:
             return mb.identity(x=normed, name="hidden")
-        matrix, rows = self.parts.head or self.parts.embedding, self.config.vocabulary
         pieces = []
         for first in range(0, rows, HEAD_ROWS):
             part = matrix.take(slice(first, first + HEAD_ROWS)).emit(f"head{first}")

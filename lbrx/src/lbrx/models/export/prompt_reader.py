@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.arrays import dtype as dt
+from lbrx.arrays.storage import empty_aligned
 from lbrx.models.decoder import Decoder
 from lbrx.models.export.exporter import (
     DEFAULT_CHUNK,
@@ -21,15 +23,17 @@ from lbrx.models.export.exporter import (
     package_path,
 )
 from lbrx.models.export.network_parts import check_exportable, half_split
-from lbrx.models.export.unit_plan import PrefillChoice, Workload, choose_prefill
+from lbrx.models.export.program_parts import LARGEST_PACKAGE, USUAL_PART, open_program
+from lbrx.models.export.unit_plan import BITS, PrefillChoice, Workload, choose_prefill
 from lbrx.models.kv_cache import KVCache
 from lbrx.models.weights import bytes_in_memory
 from lbrx.neural_engine.binding import unit_name
-from lbrx.neural_engine.core_ml_model import CoreMLModel, compiled_model, read_state
+from lbrx.neural_engine.core_ml_model import CoreMLChain, use_state
 from lbrx.neural_engine.unit_figures import Unit
+from lbrx.neural_engine.weight_forms import WeightForm
 from lbrx.tensors.core import Tensor
-from lbrx.tensors.creation import tensor
-from lbrx.tensors.evaluation import start
+from lbrx.tensors.creation import from_numpy, tensor
+from lbrx.tensors.evaluation import eval as evaluate
 
 SMALLEST_CONTEXT, CONTEXT_STEP = 512, 4
 """Programs are exported for contexts of 512, 2,048 and 8,192 tokens: shapes are static, and a
@@ -65,7 +69,11 @@ def settings_for(network: Decoder, tokens: int) -> ExportSettings | None:
         context *= CONTEXT_STEP
     chunk = min(SHORT_CHUNK if context == SMALLEST_CONTEXT else DEFAULT_CHUNK, limit)
     context = min(context, limit // chunk * chunk)
-    return ExportSettings(context, chunk) if tokens <= context else None
+    if tokens > context:
+        return None
+    weights = Workload.of(network.config, 0).layer_values * BITS[WeightForm.F16] // 8
+    part_bytes = USUAL_PART if weights > LARGEST_PACKAGE else 0
+    return ExportSettings(context, chunk, part_bytes=part_bytes)
 
 
 class NeuralEngineReader:
@@ -81,9 +89,9 @@ class NeuralEngineReader:
         self.automatic = automatic
         self.reports: list[str] = []
         self._settings: ExportSettings | None = None
-        self._model: CoreMLModel | None = None
-        self._state: Any = None
-        self._held: list[int] = []  # the tokens whose keys and values are in the state
+        self._program: CoreMLChain | None = None
+        self._states: list[Any] = []
+        self._held: list[int] = []  # the tokens whose keys and values are in the states
 
     def read(self, tokens: Sequence[int], cache: KVCache, first: int) -> bool:
         """Write the keys and values of the tokens from `first` on into the cache. The tokens before
@@ -127,10 +135,9 @@ class NeuralEngineReader:
         there = path.exists()
         if not there:
             export_network(self.network, path, settings, functions=("prefill",))
-        compiled = compiled_model(path)
+        self._program = open_program(path, "prefill")
         seconds = 0.0 if there else time.perf_counter() - began
-        self._model = CoreMLModel(compiled, "prefill")
-        self._settings, self._state, self._held = settings, self._model.new_state(), []
+        self._settings, self._states, self._held = settings, self._program.new_state(), []
         return seconds
 
     def _predict(self, tokens: Sequence[int], chunk: int) -> int:
@@ -144,34 +151,61 @@ class NeuralEngineReader:
             ids = np.zeros((1, chunk), np.int32)
             piece = tokens[place : place + chunk]
             ids[0, : len(piece)] = piece
-            assert self._model is not None
+            assert self._program is not None
             position = np.array([place], np.int32)
-            self._model.predict({"tokens": ids, "position": position}, self._state)
+            self._program.predict({"tokens": ids, "position": position}, self._states)
         self._held = list(tokens)
         return len(places)
 
     def _hand_over(self, cache: KVCache, first: int, end: int) -> None:
-        parts = [
-            read_state(self._state, name, lambda held: held[:, :, first:end])
-            for name in ("keys", "values")
-        ]
+        """Write the states' rows from `first` to `end` into the cache."""
         places = tensor(
             np.arange(first, end, dtype=np.int32)[None, None],
             dtype=dt.int32,
             device=cache.device,
         )
-        written: list[Tensor] = []
-        for layer in range(len(parts[0])):
-            keys = parts[0][layer][..., self._order(layer)]
-            for part, rows in enumerate((keys, parts[1][layer])):
-                given = tensor(rows[None], dtype=self.network.dtype, device=cache.device)
-                written.append(cache.put(layer, part, given, places))
-        start(written)
+        layer = 0
+        for state in self._states:
+            if state is None:
+                continue
+            for part, name in enumerate(("keys", "values")):
+                put = partial(self._put, cache, layer, part, places, first)
+                count = use_state(state, name, put)
+            layer += count
 
-    def _order(self, layer: int) -> NDArray[np.intp]:
-        """Where our order of a key's features has them in the program's."""
+    def _put(
+        self, cache: KVCache, start: int, part: int, places: Tensor, first: int, held: NDArray[Any]
+    ) -> int:
+        """Write a state's rows into the cache's layers from `start` on; the number of layers. The
+        device has read the state's memory when this returns."""
+        end = first + places.shape[-1]
+        rows = on_device(held, slice(first, end), cache.device)
+        written: list[Tensor] = []
+        for index in range(len(held)):
+            given = rows[index][None]
+            if part == 0 and (order := self._order(start + index)) is not None:
+                given = given[..., order]
+            given = given.astype(self.network.dtype)
+            written.append(cache.put(start + index, part, given, places))
+        evaluate(*written)
+        return len(held)
+
+    def _order(self, layer: int) -> NDArray[np.intp] | None:
+        """Where our order of a key's features has them in the program's; None if it is the same."""
         size = self.network.config.head_size
         rotary = self.network.layers[layer].attention.rotary  # type: ignore[attr-defined]
         if rotary is None or not rotary.interleaved:
-            return np.arange(size)
+            return None
         return np.argsort(half_split(1, size, rotary.rope.dims))
+
+
+def on_device(held: NDArray[Any], rows: slice, device: str) -> Tensor:
+    """Some rows (axis 2) of a state as a tensor: over the state's own memory if the device can
+    share it, else over the one copy that the host makes."""
+    try:
+        return from_numpy(held, device, copy=False)[:, :, rows]
+    except ValueError:
+        taken = held[:, :, rows]
+        copied = empty_aligned(taken.shape, taken.dtype)
+        copied[...] = taken
+        return from_numpy(copied, device)
