@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -159,22 +160,37 @@ class _RecordingList:
         return self.commands[index]
 
 
+CHECKING = threading.Lock()  # what is recorded has one place, and programs have threads
+
+
 def check_listed(
     gpu: Any, listed: Any, memory: Any, numbers: Any, library: RecordingLibrary
 ) -> int:
     """Encode kernels in each way, and compare; returns their number."""
+    with CHECKING:
+        return _check(gpu, listed, memory, numbers, library)
+
+
+def _for_this_thread(function: Any, original: Any) -> Any:
+    thread = threading.get_ident()
+    return lambda *given: (function if threading.get_ident() == thread else original)(*given)
+
+
+def _check(gpu: Any, listed: Any, memory: Any, numbers: Any, library: RecordingLibrary) -> int:
     from lbrx.metal import packed_commands
     from lbrx.scheduler import replay
 
     new_list, current = replay._new_list, packed_commands.encoder_library
     recorded = _RecordingList(len(listed.kernels))
     try:
-        replay._new_list = lambda gpu, kernels: recorded
+        replay._new_list = _for_this_thread(lambda gpu, kernels: recorded, new_list)
         indirect = replay._Indirect(gpu, listed)
         indirect.bind(memory, numbers)
         streams = []
         for chosen in (library, None):
-            packed_commands.encoder_library = lambda chosen=chosen: chosen
+            packed_commands.encoder_library = _for_this_thread(
+                lambda chosen=chosen: chosen, current
+            )
             packed = replay._Packed(listed)
             for _ in range(2):  # what is bound again is not packed again
                 packed.bind(memory, numbers)
@@ -189,7 +205,8 @@ def check_listed(
     for command in recorded.commands:
         command.memory = indirect.memory
     found = [command.beside(w) for command, w in zip(recorded.commands, want, strict=True)]
-    assert found == want
+    unequal = [pair for pair in zip(found, want, strict=True) if pair[0] != pair[1]]
+    assert not unequal, unequal[0]
     return len(want)
 
 
@@ -208,10 +225,39 @@ def check_all_replays(library: RecordingLibrary) -> list[int]:
     return counts
 
 
-if __name__ == "__main__":  # FOLDER PROGRAM: a program whose replays are compared
+def check_all_runs(library: RecordingLibrary) -> list[int]:
+    """From now on the kernels of every list that runs once are compared, as if it were recorded."""
+    from lbrx.command_lists.command_list import Launch
+    from lbrx.metal.buffer import Block, Buffer
+    from lbrx.scheduler import replay, running
+
+    counts: list[int] = []
+    run = running.run
+
+    def checked(gpu: Any, commands: Any, memory: Any, *rest: Any, **options: Any) -> None:
+        kernels = [step for step in commands.steps if isinstance(step, Launch)]
+        if kernels:
+            every = [  # of which some have no memory before their first use
+                Buffer(Block(object(), 0, slot.nbytes), 0, slot.nbytes, gpu.queue)
+                if known is None
+                else known
+                for slot, known in zip(commands.slots, memory, strict=True)
+            ]
+            listed = replay.Listed(gpu, kernels, commands, [None] * len(every), True)
+            numbers = rest[0] if rest else running.own_value
+            counts.append(check_listed(gpu, listed, every, numbers, library))
+        run(gpu, commands, memory, *rest, **options)
+
+    setattr(running, "run", checked)  # noqa: B010 (it is a function)
+    return counts
+
+
+if __name__ == "__main__":  # FOLDER PROGRAM: a program whose command streams are compared
     import runpy
 
-    compared = check_all_replays(RecordingLibrary(Path(sys.argv.pop(1))))
+    library = RecordingLibrary(Path(sys.argv.pop(1)))
+    compared = {"replays": check_all_replays(library), "lists": check_all_runs(library)}
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")
-    print(f"compared: {len(compared)} replays of {sum(compared)} kernels")
+    for name, counts in compared.items():
+        print(f"compared: {len(counts)} {name} of {sum(counts)} kernels")

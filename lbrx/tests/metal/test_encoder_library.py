@@ -113,21 +113,35 @@ def test_a_programs_replays(tmp_path):
         "import lbrx\nmodel = lbrx.language_model('smollm2')\n"
         "print(model.generate('The capital of France is', max_tokens=3, temperature=0).text)\n"
     )
-    assert replays_of(program, tmp_path) >= 4
+    assert compared_in(program, tmp_path)["replays"] >= 4
+
+
+REPLAYING = {"language_model", "convert_model", "merge_models", "neural_engine"}
+NEED_VIDEO = {"grade_video", "video_network"}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["language_model", "convert_model", "merge_models", "tensors"])
-def test_every_examples_replays(name, tmp_path):
-    count = replays_of(EXAMPLES / f"{name}.py", tmp_path)
-    assert count > 4 or name == "tensors"
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(EXAMPLES.glob("*.py")) if "import lbrx" in path.read_text()],
+    ids=lambda path: path.stem,
+)
+def test_every_examples_commands(path, tmp_path):
+    """What it replays, and what it runs once."""
+    if path.stem in NEED_VIDEO and find_spec("av") is None:
+        pytest.skip("PyAV is not installed: pip install av")
+    found = compared_in(path, tmp_path)
+    assert found["lists"] > 0
+    assert (found["replays"] > 4) == (path.stem in REPLAYING)
 
 
-def replays_of(program, folder):
+def compared_in(program, folder):
+    """The number of replays and of lists that a program runs, all of them compared."""
     command = [sys.executable, HERE / "encoder_streams.py", folder, program]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    return int(ran.stdout.rpartition("compared: ")[2].split()[0])
+    lines = [line.split() for line in ran.stdout.splitlines() if line.startswith("compared: ")]
+    return {name: int(count) for _, count, name, *_ in lines}
 
 
 # ---- softmetal's objc_msgSend ----
