@@ -193,6 +193,13 @@ def test_among_others_as_alone(server):
         assert list(pool.map(ask, range(9))) == alone
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def strict_tool(schema) -> dict:
+    return {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
+
+
 def schema_format(schema) -> dict:
     return {"type": "json_schema", "json_schema": {"name": "one", "schema": schema}}
 
@@ -205,6 +212,13 @@ BAD = [
     (OPENAI, {"messages": ASK, "logit_bias": {"x": 1}}, 400),
     (OPENAI, {"messages": ASK, "model": "other"}, 404),
     (OPENAI, {"messages": ASK, "tools": [{"type": "function"}]}, 400),
+    (OPENAI, {"messages": ASK, "tools": 3}, 400),
+    (OPENAI, {"messages": ASK, "tools": [TOOL], "tool_choice": "perhaps"}, 400),
+    (OPENAI, {"messages": ASK, "tool_choice": "required"}, 400),
+    (OPENAI, {"messages": ASK, "tools": [TOOL], "tool_choice": {"type": "function"}}, 400),
+    (OPENAI, {"messages": ASK, "tools": [strict_tool({"not": {}})]}, 400),
+    (OPENAI, {"messages": [{"role": "assistant", "tool_calls": [{"function": 3}]}]}, 400),
+    (OPENAI, {"messages": ["Hello"]}, 400),
     (OPENAI, {"messages": ASK, "response_format": {"type": "xml"}}, 400),
     (OPENAI, {"messages": ASK, "response_format": {"type": "regex", "regex": "("}}, 400),
     (OPENAI, {"messages": ASK, "response_format": {"type": "grammar", "grammar": "start: x"}}, 400),
@@ -218,6 +232,14 @@ BAD = [
     ("/v1/completions", {"prompt": {}}, 400),
     ("/v1/completions", {"prompt": [-1]}, 400),
     (ANTHROPIC, {"messages": ASK}, 400),
+    (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "tools": [{"type": "bash_20250124"}]}, 400),
+    (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "tool_choice": {"type": "any"}}, 400),
+    (ANTHROPIC, {"messages": [{"role": "user", "content": [3]}], "max_tokens": 1}, 400),
+    (
+        ANTHROPIC,
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 1},
+        400,
+    ),
     (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "model": "other"}, 404),
     (ANTHROPIC, {"messages": ASK, "max_tokens": 1, "output_config": {"format": 3}}, 400),
     (OLLAMA, {"messages": ASK, "options": 3}, 400),

@@ -82,6 +82,100 @@ def test_schemas(server):
         client.chat.completions.create(response_format=form, **wanted)
 
 
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "maximum": 99}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+ABOUT = {"name": "weather", "description": "The weather of a city."}
+FUNCTION = {"type": "function", "function": {**ABOUT, "parameters": PARAMETERS}}
+
+
+def is_weather(name: str, values: dict) -> bool:
+    return (name, values.keys(), values["city"] in ("Paris", "Rome")) == (
+        "weather",
+        {"city", "days"},
+        True,
+    )
+
+
+def test_tools_openai(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    wanted = {"model": "tiny", "max_tokens": 300, "seed": 3, "tools": [FUNCTION]}
+    one = {"parallel_tool_calls": False}
+    made = client.chat.completions.create(messages=ASK, tool_choice="required", **one, **wanted)
+    (choice,) = made.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    (call,) = choice.message.tool_calls
+    assert is_weather(call.function.name, json.loads(call.function.arguments))
+    named = {"type": "function", "function": {"name": "weather"}}
+    with client.chat.completions.stream(messages=ASK, tool_choice=named, **one, **wanted) as stream:
+        for _ in stream:
+            pass
+        (last,) = stream.get_final_completion().choices
+    (call,) = last.message.tool_calls
+    assert is_weather(call.function.name, json.loads(call.function.arguments))
+    assert last.finish_reason == "tool_calls"
+    # The result goes back, and the model goes on with text.
+    answered = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    talk = [*ASK, last.message.model_dump(exclude_none=True), answered]
+    free = client.chat.completions.create(messages=talk, tool_choice="none", **wanted)
+    assert free.choices[0].message.tool_calls is None
+    plain = client.chat.completions.create(messages=ASK, model="tiny", max_tokens=1)
+    assert free.usage.prompt_tokens > plain.usage.prompt_tokens
+
+
+def test_tools_anthropic(server):
+    anthropic = pytest.importorskip("anthropic")
+    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+    tool = {**ABOUT, "input_schema": PARAMETERS}
+    any_tool = {"type": "any", "disable_parallel_tool_use": True}
+    wanted = {"model": "tiny", "max_tokens": 300, "tools": [tool], "tool_choice": any_tool}
+    made = client.messages.create(messages=ASK, **wanted)
+    assert made.stop_reason == "tool_use"
+    assert all(is_weather(block.name, block.input) for block in made.content)
+    with client.messages.stream(messages=ASK, **wanted) as stream:
+        last = stream.get_final_message()
+    assert last.stop_reason == "tool_use"
+    assert all(is_weather(block.name, block.input) for block in last.content)
+    use = last.content[0]
+    result = {
+        "type": "tool_result",
+        "tool_use_id": use.id,
+        "content": [{"type": "text", "text": "5"}],
+    }
+    talk = [
+        *ASK,
+        {"role": "assistant", "content": [block.model_dump() for block in last.content]},
+        {"role": "user", "content": [result]},
+    ]
+    free = client.messages.create(messages=talk, **{**wanted, "tool_choice": {"type": "none"}})
+    assert free.stop_reason in ("end_turn", "max_tokens")
+
+
+def test_tools_ollama(server):
+    """Tools are free there: the model of random weights writes text, and may not fail."""
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(host=server.url)
+    options = {"num_predict": 30, "seed": 1}
+    made = client.chat(model="tiny", messages=ASK, tools=[FUNCTION], options=options)
+    parts = list(
+        client.chat(model="tiny", messages=ASK, tools=[FUNCTION], options=options, stream=True)
+    )
+    assert "".join(part.message.content for part in parts) == made.message.content
+    call = {"function": {"name": "weather", "arguments": {"city": "Rome", "days": 2}}}
+    talk = [
+        *ASK,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "weather", "content": "sunny"},
+    ]
+    assert client.chat(model="tiny", messages=talk, options=options).prompt_eval_count > (
+        client.chat(model="tiny", messages=ASK, options=options).prompt_eval_count
+    )
+
+
 def test_anthropic(server):
     anthropic = pytest.importorskip("anthropic")
     client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)

@@ -133,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end before this text; may be repeated",
     )
     add("--ignore-end", action="store_true", help="continue after the model's end token")
+    add("--show-special", action="store_true", help="show special tokens of the text, too")
     add("--schema", metavar="FILE", help="write JSON that obeys the JSON schema in this file")
     add("--regex", metavar="PATTERN", help="write text that matches a regular expression")
     add("--grammar", metavar="FILE", help="write text of the grammar in this file (Lark or GBNF)")

@@ -20,9 +20,11 @@ def render(
     *,
     answer: bool = True,
     tools: Sequence[Any] | None = None,
+    thinking: bool | None = None,
 ) -> str:
     """The text of a conversation, up to where the model's answer begins, or with answer=False the
-    messages alone. `tools` are those that the template shows to the model.
+    messages alone. `tools` are those that the template shows to the model; `thinking` says whether
+    the model reasons before its answer, where the template can tell it.
 
     Raises LbrxError for bad messages, and FormatError if the template is missing or fails.
     """
@@ -33,9 +35,11 @@ def render(
         "messages": [_with_text(message) for message in messages],
         "add_generation_prompt": answer,
         **({} if tools is None else {"tools": tools}),
+        **({} if thinking is None else {"enable_thinking": thinking}),
         **{key: tokenizer.special_token(key) for key in _SPECIAL},
     }
-    return template_process.render(_template(tokenizer), variables)
+    template = template_of(tokenizer, "tool_use" if tools else "default")
+    return template_process.render(template, variables)
 
 
 def check(messages: Sequence[Message]) -> None:
@@ -81,7 +85,9 @@ def has_template(tokenizer: Tokenizer) -> bool:
     return bool(tokenizer.settings.get("chat_template"))
 
 
-def _template(tokenizer: Tokenizer) -> str:
+def template_of(tokenizer: Tokenizer, name: str = "default") -> str:
+    """The model's chat template, that of this name if it has several and one is so called. Raises
+    FormatError if it has none."""
     given = tokenizer.settings.get("chat_template")
     if isinstance(given, str):
         return given
@@ -90,7 +96,7 @@ def _template(tokenizer: Tokenizer) -> str:
         for item in (given if isinstance(given, list) else ())
         if isinstance(item, Mapping)
     }
-    found = named.get("default")
+    found = named.get(name, named.get("default"))
     if not isinstance(found, str):
         raise FormatError("the model has no chat template: use generate with a plain text instead")
     return found

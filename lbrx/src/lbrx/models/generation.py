@@ -38,6 +38,7 @@ class OptionKeywords(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     ignore_end: bool
+    show_special: bool
     schema: Mapping[str, Any] | bool
     regex: str
     grammar: str
@@ -66,6 +67,8 @@ class GenerationOptions:
     """How many of the most likely tokens to return at each place, with their log-probabilities."""
     ignore_end: bool = False
     """Whether to continue after the model's end token."""
+    show_special: bool = False
+    """Whether special tokens are part of the text."""
     rules: str | None = None
     """What the text has to obey, in the form of `llguidance`."""
 
@@ -127,7 +130,7 @@ class TextState:
         self._options = options
         self._constraint = constraint
         self._sampler = Sampler(options.sampling, repeat)
-        self._stream = TextStream(tokenizer)
+        self._stream = TextStream(tokenizer, special=options.show_special)
         self._held = ""  # text that may be the beginning of a stop string
 
     @property
@@ -180,12 +183,12 @@ class TextState:
             at, self.stopped_by = min(found)
             self.finish_reason, self._held = FinishReason.STOP, ""
             return text[:at]
-        held = max((_overlap(text, stop) for stop in self._options.stop), default=0)
+        held = max((overlap(text, stop) for stop in self._options.stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` that is a beginning of `stop`."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

@@ -114,6 +114,7 @@ class LanguageModel:
     - `logprobs` (False): return the log-probability of each token.
     - `top_logprobs` (0): return so many of the most likely tokens at each place, too.
     - `ignore_end` (False): continue after the model's end token.
+    - `show_special` (False): let special tokens be part of the text.
     - `schema`, `regex` or `grammar` (none): a JSON schema, a regular expression, or a grammar in
       the form of Lark or GBNF, which the text obeys unless `max_tokens` or `stop` cuts it. Needs
       the package `llguidance`.
@@ -284,6 +285,12 @@ class LanguageModel:
         check_prompt(len(tokens), context, self.config.context)
         return self.new_text(tokens, options, context, repeat)
 
+    def check_rules(self, **rules: Any) -> None:
+        """Raise LbrxError unless a text can obey a `schema`, `regex` or `grammar`."""
+        wanted = read_options(rules).rules
+        if wanted is not None:
+            self._ruled.constraint(wanted)
+
     def new_text(
         self, tokens: Sequence[int], options: GenerationOptions, context: int, repeat: int = 0
     ) -> TextState:
@@ -351,7 +358,7 @@ def read_options(given: Mapping[str, Any]) -> GenerationOptions:
         raise LbrxError(f"stop={stop!r}: give strings that are not empty")
     check_number("max_tokens", rest.get("max_tokens", 1), 1, integer=True)
     check_number("top_logprobs", rest.get("top_logprobs", 0), 0, 100, integer=True)
-    for name in ("logprobs", "ignore_end"):
+    for name in ("logprobs", "ignore_end", "show_special"):
         if not isinstance(rest.get(name, False), bool | np.bool_):
             raise LbrxError(f"{name}={rest[name]!r:.80}: give True or False")
     if len(ruled) > 1:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ class Tokenizer:
         with _library_errors():
             found: int | None = self._inner.token_to_id(text) if isinstance(text, str) else None
         return found
+
+    def added_token_id(self, text: str) -> int | None:
+        """The id of a token beside the vocabulary, which no text is cut into otherwise; or None."""
+        token = self.token_id(text)
+        return token if token in self._added else None
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        with _library_errors():
+            return frozenset(self._inner.get_added_tokens_decoder())
 
     def special_token(self, name: str) -> str:
         """The text of a special token such as "bos_token"; empty if the model has none."""
@@ -202,8 +213,10 @@ class TextStream:
     last few tokens are decoded again with each new one.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+        """With `special`, special tokens are part of the text."""
         self._tokenizer = tokenizer
+        self._special = special
         self._tokens: list[int] = []
         self._shown = 0  # number of tokens whose text was returned
         self._from = 0  # the first token that is decoded again
@@ -218,7 +231,7 @@ class TextStream:
         return self._new(final=True)
 
     def _new(self, final: bool) -> str:
-        decode = self._tokenizer.decode
+        decode = partial(self._tokenizer.decode, special=self._special)
         before = decode(self._tokens[self._from : self._shown])
         text = decode(self._tokens[self._from :])
         if len(text) <= len(before) or (text.endswith(_BROKEN) and not final):

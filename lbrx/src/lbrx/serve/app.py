@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from lbrx.errors import LbrxError
-from lbrx.serve import anthropic_api, metrics, ollama_api, openai_api
+from lbrx.serve import anthropic_api, chat_page, metrics, ollama_api, openai_api
 from lbrx.serve.problems import TOO_LARGE, RequestError, body_of, status_of
 from lbrx.serve.service import Answers, Service
 
@@ -66,6 +66,7 @@ def make_app(service: Service) -> Starlette:
         return PlainTextResponse(metrics.text(service), media_type="text/plain; version=0.0.4")
 
     routes = [
+        *chat_page.ROUTES,
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/messages", messages, methods=["POST"]),

@@ -18,7 +18,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 OPEN_PATHS = {"/health", "/"}
-"""Paths that need no key."""
+"""Paths that need no key, as the files of the page, which asks for one."""
+PAGE = "/page/"
 ALLOWED = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
 
 
@@ -45,7 +46,8 @@ class GateRules:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and origin != f"http://{name}" and origin not in self.origins:
             raise RequestError(403, "pages of this origin may not use the server: --cors allows it")
-        if self.keys and path not in OPEN_PATHS and not self._has_key(headers):
+        is_open = path in OPEN_PATHS or path.startswith(PAGE)
+        if self.keys and not is_open and not self._has_key(headers):
             raise RequestError(401, "the key is missing or wrong: send Authorization: Bearer KEY")
 
     def _has_key(self, headers: dict[bytes, bytes]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from lbrx.process import peak_memory
 from lbrx.serve.service import Service
 
 
@@ -18,6 +19,7 @@ def text(service: Service) -> str:
     add("texts_running", "gauge", engine.running)
     add("texts_waiting", "gauge", engine.waiting)
     add("slots", "gauge", engine.slots.count)
+    add("process_peak_memory_bytes", "gauge", peak_memory())
     for name, value in asdict(engine.counts).items():
         add(f"{name}_total", "counter", value)
     lines += [

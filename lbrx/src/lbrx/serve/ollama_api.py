@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from lbrx.errors import LbrxError
 from lbrx.models.generation import FinishReason
-from lbrx.serve.openai_api import messages_of
+from lbrx.serve import openai_api
+from lbrx.serve.answer_reader import PartKind
+from lbrx.serve.chat_request import ChatRequest, Said
 from lbrx.serve.problems import RequestError, body_of, refuse
 from lbrx.serve.service import Answers, Service
 
@@ -24,7 +27,7 @@ SAME = (
 async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Answers:
     """Check a request and let the model begin."""
     service.check_name(body.get("model"))
-    refuse(body, "tools", "images", "suffix", "context", "template")
+    refuse(body, "images", "suffix", "context", "template")
     given = body.get("options") or {}
     if not isinstance(given, dict):
         raise RequestError(400, "options: give an object")
@@ -36,7 +39,17 @@ async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Ans
         wanted.pop("stop", None)
     wanted.setdefault("temperature", 0.8)
     wanted.update(_format(body.get("format")))
-    return await service.answers([messages_of(body) if chat else _prompt(body)], wanted)
+    if chat:
+        request = openai_api.chat_request({**body, "tool_choice": None})
+        return await service.chat(replace(request, thinking=_thinking(body)), wanted)
+    text = body.get("prompt")
+    if not isinstance(text, str) or not text:
+        raise RequestError(400, "prompt: give a text")
+    if body.get("raw"):
+        return await service.answers([text], wanted)
+    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    messages = [*system, {"role": "user", "content": text}]
+    return await service.chat(ChatRequest(messages, thinking=_thinking(body)), wanted)
 
 
 def _format(wanted: Any) -> dict[str, Any]:
@@ -50,21 +63,26 @@ def _format(wanted: Any) -> dict[str, Any]:
     raise RequestError(400, f'format={wanted!r:.80}: give "json" or a JSON schema')
 
 
-def _prompt(body: Mapping[str, Any]) -> Any:
-    """The prompt as a message, or with `raw` as it is."""
-    text = body.get("prompt")
-    if not isinstance(text, str) or not text:
-        raise RequestError(400, "prompt: give a text")
-    if body.get("raw"):
-        return text
-    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-    return [*system, {"role": "user", "content": text}]
+def _thinking(body: Mapping[str, Any]) -> bool | None:
+    """Whether the model reasons first. Ollama's degrees of it are all yes."""
+    wanted = body.get("think")
+    return None if wanted is None else bool(wanted)
 
 
-def part(service: Service, shown: str, *, chat: bool) -> dict[str, Any]:
+def part(service: Service, said: Said, *, chat: bool) -> dict[str, Any]:
     """A part of an answer, or the whole one."""
-    said = {"message": {"role": "assistant", "content": shown}} if chat else {"response": shown}
-    return {"model": service.name, "created_at": datetime.now(UTC).isoformat(), **said}
+    thinking = {"thinking": said.reasoning} if said.reasoning else {}
+    content: dict[str, Any] = {"response": said.text, **thinking}
+    if chat:
+        # A call that num_predict has cut has no arguments.
+        calls = [
+            {"function": {"name": call.name, "arguments": call.values}}
+            for call in said.calls
+            if call.values is not None
+        ]
+        message = {"role": "assistant", "content": said.text, **thinking}
+        content = {"message": {**message, **({"tool_calls": calls} if calls else {})}}
+    return {"model": service.name, "created_at": datetime.now(UTC).isoformat(), **content}
 
 
 def end(answers: Answers, began: float) -> dict[str, Any]:
@@ -82,21 +100,26 @@ def end(answers: Answers, began: float) -> dict[str, Any]:
 async def answer(service: Service, answers: Answers, *, chat: bool) -> dict[str, Any]:
     """The body of a complete answer."""
     began = time.monotonic()
-    (shown,) = await answers.whole()
-    return {**part(service, shown, chat=chat), **end(answers, began)}
+    (said,) = await answers.said()
+    return {**part(service, said, chat=chat), **end(answers, began)}
 
 
 async def lines(service: Service, answers: Answers, *, chat: bool) -> AsyncIterator[str]:
     """An answer in lines of JSON."""
-    began = time.monotonic()
+    began, last = time.monotonic(), Said()
     try:
-        async for item in answers.pieces():
-            if item is not None and item[1].shown:
-                yield _line({**part(service, item[1].shown, chat=chat), "done": False})
+        async for item in answers.parts():
+            new = Said()
+            for each in item[2] if item else ():
+                (last if each.kind is PartKind.CALL else new).add(each)
+            if new.text or new.reasoning:
+                yield _line({**part(service, new, chat=chat), "done": False})
+        if last.calls:
+            yield _line({**part(service, last, chat=chat), "done": False})
     except LbrxError as problem:
         yield _line(body_of(problem, "/api/"))
         return
-    yield _line({**part(service, "", chat=chat), **end(answers, began)})
+    yield _line({**part(service, Said(), chat=chat), **end(answers, began)})
 
 
 def _line(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +16,15 @@ from lbrx.models.batch_engine import Piece
 from lbrx.models.generation import FinishReason, TextState
 from lbrx.models.sampling import check_number
 from lbrx.models.tokenizer import Tokenizer
+from lbrx.serve.answer_reader import Part, PartKind
+from lbrx.serve.chat_request import (
+    Call,
+    ChatRequest,
+    Said,
+    list_of_objects,
+    only_tool,
+    tool_of,
+)
 from lbrx.serve.problems import RequestError, body_of, refuse
 from lbrx.serve.service import Answers, Service
 
@@ -24,6 +34,7 @@ MOST_PROMPTS = 64
 MOST_ANSWERS = 16
 REASONS = {FinishReason.LENGTH: "length"}
 SAMPLING = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+TOOL_FIELDS = ("name", "description", "parameters", "strict")
 BEYOND = ("top_k", "min_p", "repetition_penalty")  # which other servers take, too
 
 
@@ -46,18 +57,67 @@ def options_of(body: Body) -> dict[str, Any]:
 
 
 def messages_of(body: Body) -> list[dict[str, Any]]:
-    """The messages of a chat, those of developers as system messages."""
-    given = body.get("messages")
-    if not isinstance(given, list) or not given:
+    """The messages of a chat: those of developers are system messages, and arguments objects."""
+    given = list_of_objects(body.get("messages"), "messages", MOST_MESSAGES)
+    if not given:
         raise RequestError(400, "messages: give a list of at least one message", "messages")
-    if len(given) > MOST_MESSAGES:
-        raise RequestError(400, f"messages: give at most {MOST_MESSAGES:,}", "messages")
-    return [
-        {**each, "role": "system"}
-        if isinstance(each, dict) and each.get("role") == "developer"
-        else each
-        for each in given
-    ]
+    return [_message(each) for each in given]
+
+
+def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+    message = dict(given)
+    if message.get("role") == "developer":
+        message["role"] = "system"
+    calls = list_of_objects(message.pop("tool_calls", None), "messages.tool_calls")
+    if calls:
+        message["content"] = message.get("content") or ""
+        message["tool_calls"] = [_past_call(call) for call in calls]
+    return message
+
+
+def _past_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call that an earlier answer had, with its arguments as an object."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        where = "messages.tool_calls"
+        raise RequestError(400, f"{where}: give objects with a function that has a name", where)
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    named = {"name": function["name"], "arguments": arguments}
+    return {"id": str(call.get("id") or ""), "type": "function", "function": named}
+
+
+def chat_request(body: Body) -> ChatRequest:
+    """The conversation of a request, with its tools."""
+    tools = []
+    for each in list_of_objects(body.get("tools"), "tools"):
+        # Responses have a function's fields in the tool itself.
+        function = each.get("function", each)
+        if each.get("type") != "function" or not isinstance(function, dict):
+            raise RequestError(400, "tools: give tools of the type function", "tools")
+        name, about, parameters, strict = map(function.get, TOOL_FIELDS)
+        tools.append(tool_of(name, about, parameters, strict, "tools"))
+    required = False
+    match body.get("tool_choice"):
+        case None | "auto":
+            pass
+        case "none":
+            tools = []
+        case "required":
+            required = True
+        case {"type": "function", "function": {"name": name}} | {"type": "function", "name": name}:
+            tools, required = only_tool(tools, name, "tool_choice"), True
+        case other:
+            kinds = "none, auto, required or a function"
+            raise RequestError(400, f"tool_choice={other!r:.80}: give {kinds}", "tool_choice")
+    if required and not tools:
+        raise RequestError(400, "tool_choice: give tools, too", "tool_choice")
+    effort = body.get("reasoning_effort")
+    thinking = None if effort is None else effort not in ("none", "minimal")
+    parallel = body.get("parallel_tool_calls") is not False
+    return ChatRequest(messages_of(body), tools, required, parallel, thinking)
 
 
 def count_of(body: Body) -> int:
@@ -104,26 +164,25 @@ class Format:
             "system_fingerprint": None,
         }
 
-    def choice(self, index: int, shown: str, text: TextState, ended: bool) -> dict[str, Any]:
+    def choice(self, index: int, said: Said, text: TextState) -> dict[str, Any]:
         """A complete answer."""
-        said = {"message": {"role": "assistant", "content": shown, "refusal": None}}
         return {
             "index": index,
-            **(said if self.chat else {"text": shown}),
+            **({"message": message_of(said)} if self.chat else {"text": said.text}),
             "logprobs": self.scores(text, 0, len(text.tokens)),
-            "finish_reason": reason_of(text.finish_reason) if ended else None,
+            "finish_reason": reason_of(text.finish_reason, bool(said.calls)),
         }
 
-    def delta(self, index: int, piece: Piece, text: TextState, told: int) -> dict[str, Any]:
-        """A part of an answer, of whose tokens `told` were in parts before."""
-        changed: dict[str, Any] = {"content": piece.shown} if piece.shown else {}
-        if told == 0 and self.chat:
-            changed = {"role": "assistant", "content": piece.shown}
+    def part(
+        self, index: int, piece: Piece, parts: Sequence[Part], text: TextState, told: Told
+    ) -> dict[str, Any]:
+        """The next parts of an answer, after those that were `told`."""
+        shown = {"delta": told.delta(parts)} if self.chat else {"text": piece.shown}
         return {
             "index": index,
-            **({"delta": changed} if self.chat else {"text": piece.shown}),
-            "logprobs": self.scores(text, told, piece.tokens),
-            "finish_reason": reason_of(piece.finish_reason),
+            **shown,
+            "logprobs": self.scores(text, told.tokens, piece.tokens),
+            "finish_reason": reason_of(piece.finish_reason, bool(told.said.calls)),
         }
 
     def scores(self, text: TextState, first: int, end: int) -> dict[str, Any] | None:
@@ -159,8 +218,52 @@ def _entry(token: str, score: float) -> dict[str, Any]:
     return {"token": token, "logprob": score, "bytes": list(token.encode())}
 
 
-def reason_of(reason: FinishReason | None) -> str | None:
-    return None if reason is None else REASONS.get(reason, "stop")
+@dataclass
+class Told:
+    """What a stream has told of one answer."""
+
+    tokens: int = 0
+    said: Said = field(default_factory=Said)
+
+    def delta(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """The next parts of a conversation's answer."""
+        changed: dict[str, Any] = {}
+        if self.tokens == 0:
+            changed = {"role": "assistant", "content": ""}
+        for part in parts:
+            self.said.add(part)
+            if part.kind is PartKind.CALL:
+                changed.setdefault("tool_calls", []).append(self._call(part))
+            else:
+                key = "content" if part.kind is PartKind.TEXT else "reasoning_content"
+                changed[key] = changed.get(key, "") + part.text
+        return changed
+
+    def _call(self, part: Part) -> dict[str, Any]:
+        if part.name is None:
+            return {"index": part.call, "function": {"arguments": part.text}}
+        return {"index": part.call, **call_of(self.said.calls[part.call], part.text)}
+
+
+def call_of(call: Call, arguments: str) -> dict[str, Any]:
+    """A call of a tool."""
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def message_of(said: Said) -> dict[str, Any]:
+    """A complete answer of a conversation."""
+    text = said.text or ("" if not said.calls else None)
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if said.reasoning:
+        message["reasoning_content"] = said.reasoning
+    if said.calls:
+        message["tool_calls"] = [call_of(call, call.arguments) for call in said.calls]
+    return message
+
+
+def reason_of(reason: FinishReason | None, calls: bool = False) -> str | None:
+    return None if reason is None else REASONS.get(reason, "tool_calls" if calls else "stop")
 
 
 def usage(answers: Answers, prompts: int) -> dict[str, Any]:
@@ -179,14 +282,13 @@ async def start(service: Service, body: Body, *, chat: bool) -> tuple[Answers, F
     """Check a request and let the model begin: the answers, their format, the prompts' number."""
     service.check_name(body.get("model"))
     wanted = options_of(body)
+    wanted.update(format_of(body.get("response_format"), "response_format"))
+    prompts: Sequence[Any] = ()
     if chat:
-        refuse(body, "tools", "functions", "audio")
-        wanted.update(format_of(body.get("response_format"), "response_format"))
-        prompts: Sequence[Any] = [messages_of(body)]
+        refuse(body, "functions", "audio")
         logprobs, top = bool(body.get("logprobs")), body.get("top_logprobs") or 0
     else:
         refuse(body, "suffix", "echo")
-        wanted.update(format_of(body.get("response_format"), "response_format"))
         prompts = prompts_of(body)
         logprobs, top = body.get("logprobs") is not None, body.get("logprobs") or 0
     if logprobs:
@@ -195,6 +297,8 @@ async def start(service: Service, body: Body, *, chat: bool) -> tuple[Answers, F
     stream_options = body.get("stream_options")
     include = isinstance(stream_options, dict) and bool(stream_options.get("include_usage"))
     style = Format(chat, logprobs, include, service.name, service.model.tokenizer)
+    if chat:
+        return await service.chat(chat_request(body), wanted, count_of(body)), style, 1
     return await service.answers(prompts, wanted, count_of(body)), style, len(prompts)
 
 
@@ -218,27 +322,29 @@ def format_of(wanted: Any, param: str) -> dict[str, Any]:
 
 async def answer(answers: Answers, style: Format, prompts: int) -> dict[str, Any]:
     """The body of a complete answer."""
-    shown = await answers.whole()
-    both = zip(shown, answers.texts, strict=True)
-    choices = [style.choice(i, said, text, True) for i, (said, text) in enumerate(both)]
+    every = await answers.said()
+    choices = [
+        style.choice(index, said, text)
+        for index, (said, text) in enumerate(zip(every, answers.texts, strict=True))
+    ]
     return {**style.frame(False), "choices": choices, "usage": usage(answers, prompts)}
 
 
 async def events(answers: Answers, style: Format, prompts: int) -> AsyncIterator[str]:
     """Server-sent events. An error after the first one is an event, too."""
-    frame, told = style.frame(True), [0] * len(answers.texts)
+    frame, told = style.frame(True), [Told() for _ in answers.texts]
     rest = {"usage": None} if style.include_usage else {}
     try:
-        async for item in answers.pieces():
+        async for item in answers.parts():
             if item is None:
                 yield ": waiting\n\n"
                 continue
-            index, piece = item
-            news = piece.shown or piece.finish_reason or style.logprobs or told[index] == 0
-            if news:
-                delta = style.delta(index, piece, answers.texts[index], told[index])
-                told[index] = piece.tokens
-                yield event({**frame, "choices": [delta], **rest})
+            index, piece, parts = item
+            known = told[index]
+            if parts or piece.finish_reason or style.logprobs or known.tokens == 0:
+                choice = style.part(index, piece, parts, answers.texts[index], known)
+                known.tokens = piece.tokens
+                yield event({**frame, "choices": [choice], **rest})
     except LbrxError as problem:
         yield event(body_of(problem, "/v1"))
         return

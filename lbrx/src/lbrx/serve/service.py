@@ -13,6 +13,8 @@ from lbrx.models import LanguageModel
 from lbrx.models.batch_engine import BatchEngine, Job, Piece
 from lbrx.models.generation import TextState
 from lbrx.models.language_model import read_options
+from lbrx.serve.answer_reader import AnswerReader, Part, PartKind
+from lbrx.serve.chat_request import ChatRequest, Said, prepare
 from lbrx.serve.problems import TIMED_OUT, RequestError
 
 SILENCE = 10.0  # seconds after which a stream says that it is alive
@@ -53,6 +55,22 @@ class Service:
         texts = await asyncio.to_thread(self._texts, prompts, options, count)
         return Answers(self, texts)
 
+    async def chat(self, request: ChatRequest, options: dict[str, Any], count: int = 1) -> Answers:
+        """Let the model answer a conversation `count` times."""
+        texts, readers = await asyncio.to_thread(self._chat, request, options, count)
+        return Answers(self, texts, readers)
+
+    def _chat(
+        self, request: ChatRequest, options: dict[str, Any], count: int
+    ) -> tuple[list[TextState], list[AnswerReader]]:
+        rest = dict(options)
+        ruled = rest.keys() & {"regex", "grammar"}
+        if ruled and request.tools:
+            raise RequestError(400, f"{min(ruled)}: give a schema instead, or no tools")
+        ready = prepare(self.model, request, rest.pop("schema", None))
+        texts = self._texts([ready.tokens], {**rest, **ready.options}, count)
+        return texts, [ready.reader() for _ in texts]
+
     def _texts(
         self, prompts: Sequence[Any], options: dict[str, Any], count: int
     ) -> list[TextState]:
@@ -69,8 +87,15 @@ class Service:
 class Answers:
     """The texts that one request asks for. They are computed until `pieces` ends or is left."""
 
-    def __init__(self, service: Service, texts: list[TextState]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        texts: list[TextState],
+        readers: Sequence[AnswerReader] = (),
+    ) -> None:
+        """`readers` are those of the texts, where they answer conversations."""
         self.texts = texts
+        self._readers = readers
         self._service = service
         self._began = time.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -131,10 +156,26 @@ class Answers:
             self._service.first_tokens += 1
             self._service.first_token_seconds += time.monotonic() - self._began
 
-    async def whole(self) -> list[str]:
-        """The complete texts."""
-        shown = [""] * len(self.texts)
+    async def parts(self) -> AsyncIterator[tuple[int, Piece, list[Part]] | None]:
+        """Each piece with the parts of its answer that it completes. Completions are text."""
         async for item in self.pieces():
+            if item is None:
+                yield None
+                continue
+            index, piece = item
+            if not self._readers:
+                yield index, piece, [Part(PartKind.TEXT, piece.shown)] if piece.shown else []
+                continue
+            parts = self._readers[index].feed(piece.shown)
+            if piece.finish_reason is not None:
+                parts += self._readers[index].end()
+            yield index, piece, parts
+
+    async def said(self) -> list[Said]:
+        """The complete answers."""
+        every = [Said() for _ in self.texts]
+        async for item in self.parts():
             if item is not None:
-                shown[item[0]] += item[1].shown
-        return shown
+                for part in item[2]:
+                    every[item[0]].add(part)
+        return every
