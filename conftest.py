@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_cuda import build_fake_libcuda
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from nvidia_assembler import require_ptxas
 from seeds import SEED
 
@@ -32,7 +32,14 @@ os.environ.setdefault("SOFTMETAL_SEED", str(max(SEED, 1)))
 os.environ.setdefault("LBRX_COMPILE_NOTICE", "0")
 
 # With a seed hypothesis takes it from --hypothesis-seed, which derandomize would override.
-settings.register_profile("lbrx", derandomize="TEST_SEED" not in os.environ, print_blob=True)
+# Neither examples nor their generation have a time limit.
+settings.register_profile(
+    "lbrx",
+    derandomize="TEST_SEED" not in os.environ,
+    print_blob=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("lbrx")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from lbrx.metal import Context, DeviceEvent, Pipeline
+from lbrx.metal import context as shared_context
+from lbrx.metal.replay_choice import replay_choice
 
 WORDS = """
 #include <metal_stdlib>
@@ -29,6 +31,19 @@ def gpu(lbrx_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
     context = Context()
     yield context
     context.close()
+
+
+@pytest.fixture
+def replay_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Chooses how recorded commands run again, and skips a test of what the device cannot."""
+
+    def choose(way: str) -> None:
+        monkeypatch.delenv("LBRX_REPLAY", raising=False)
+        if way == "icb" and replay_choice(shared_context().info).kind != "icb":
+            pytest.skip("this GPU does not run indirect commands")
+        monkeypatch.setenv("LBRX_REPLAY", way)
+
+    return choose
 
 
 @pytest.fixture

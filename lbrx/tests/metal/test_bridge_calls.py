@@ -61,11 +61,13 @@ def test_on_the_oldest_macos(example, monkeypatch):
 
 def test_what_pyobjc_has_wrong_is_registered(monkeypatch):
     """Without the corrected metadata replays and custom kernels fail on a Mac."""
+    from lbrx.metal.replay_choice import ReplayChoice
     from lbrx.scheduler import replay
     from softmetal.api import objc
     from softmetal.bridge import judging
 
     monkeypatch.setattr(replay, "FEWEST_COMMANDS", 1)
+    monkeypatch.setattr(replay, "replay_choice", lambda info: ReplayChoice("icb", "on any device"))
     known = objc.registrations
     reflected = {key: known[key] for key in known if "reflection:" in key[1]}
     assert len(reflected) == 1

@@ -84,9 +84,9 @@ def compared(library, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["icb", "encode"])
-def test_replays_are_the_same_commands(compared, way, monkeypatch):
+def test_replays_are_the_same_commands(compared, way, replay_by):
     """Values, numbers, threadgroup memory, views and results of their own."""
-    monkeypatch.setenv("LBRX_REPLAY", way)
+    replay_by(way)
     weight = lbrx.tensor(np.random.default_rng(3).standard_normal((64, 64)).astype("f4"))
 
     def f(x, scale):
@@ -282,9 +282,9 @@ def calls_of(work):
         ("encode", None, "encoded, without it"),
     ],
 )
-def test_calls_of_a_replayed_token(way, made, row, monkeypatch):
+def test_calls_of_a_replayed_token(way, made, row, replay_by, monkeypatch):
     """A step of 61 kernels, whose input and result change, as docs/howto/mac.md has it."""
-    monkeypatch.setenv("LBRX_REPLAY", way)
+    replay_by(way)
     monkeypatch.setattr(packed_commands, "encoder_library", lambda: made)
 
     def step(x):

@@ -162,6 +162,7 @@ def weights(tmp_path):
 @pytest.mark.parametrize("mode", ["", "host"])
 def test_a_long_file_is_shared_by_buffers_below_4_gib(weights, mode, monkeypatch):
     monkeypatch.setenv("SOFTMETAL_STRICT", mode)
+    monkeypatch.setenv("SOFTMETAL_PROFILE", "apple-m3-max:64")  # which takes 9 GB in a buffer
     gpu, host = Context(), MmapStorage(weights[0]).host()
     for place in (*PLACES, (3 << 30) - 4096, (4 << 30) - 4096):
         array = host[place : place + (4 << 20)]
@@ -222,6 +223,8 @@ def members(gpu):
 def test_heaps_and_mapped_files_stay_resident(weights, monkeypatch):
     monkeypatch.setenv("SOFTMETAL_STRICT", "host")
     gpu, host = Context(), MmapStorage(weights[0]).host()
+    if gpu.residency.members is None:
+        pytest.skip("macOS 14 has no residency sets")
     queue = gpu.queue._queue
     assert queue._residency == [gpu.residency.members]
     assert members(gpu) == []

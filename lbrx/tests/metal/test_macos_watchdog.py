@@ -59,10 +59,9 @@ def test_work_goes_on_after_macos_has_ended_some(gpu):
         assert other.array(np.uint32).tolist() == [value + 10] * 4
 
 
-def test_what_follows_ended_work_of_a_replay_runs(gpu, monkeypatch):
+def test_what_follows_ended_work_of_a_replay_runs(gpu):
     from softmetal.api.host import watchdog
 
-    monkeypatch.setenv("LBRX_REPLAY", "icb")
     step = lbrx.compile(lambda x: [(x * 2).softmax(axis=-1) + i for i in range(9)])
     x = lbrx.tensor(np.linspace(0, 1, 32, dtype="f4").reshape(4, 8), device="metal")
     want = [y.numpy().copy() for y in step(x)]
@@ -92,7 +91,6 @@ def test_a_replay_is_cut_where_it_would_take_long(monkeypatch):
         lambda kernels, _: seen.append((kernels, bounded(kernels, apple))) or seen[-1][1],
     )
     monkeypatch.setattr(replay, "MAX_SECONDS", 1e-5)
-    monkeypatch.setenv("LBRX_REPLAY", "icb")
     again = lbrx.compile(lambda x: [(x @ x + i).softmax(axis=-1) for i in range(12)])
     with lbrx.kernels.forced(matmul="serial"):
         got = [y.numpy() for y in again(x)]

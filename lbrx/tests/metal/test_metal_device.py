@@ -117,7 +117,9 @@ def test_devices_as_json(capsys):
 def test_devices_as_a_table(capsys):
     assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(maxsplit=1) == ["device", devices()[0].name]
+    best = devices()[0]
+    played = " (softmetal)" if best.soft and best.chip else ""
+    assert lines[0].split(maxsplit=1) == ["device", f"{best.name}{played}"]
 
 
 def test_the_table_says_what_is_soft_and_what_is_modelled():

@@ -11,6 +11,7 @@ import lbrx
 from lbrx.errors import SettingError
 from lbrx.metal import context
 from lbrx.metal.binding import Metal
+from lbrx.metal.packed_commands import PackedCommands
 from lbrx.metal.replay_choice import replay_choice
 from lbrx.scheduler import replay
 
@@ -32,9 +33,14 @@ def test_by_device(facts, kind, reason, monkeypatch):
     info = replace(context().info, **facts)
     assert replay_choice(info).kind == kind
     assert reason in replay_choice(info).reason
-    for wanted in ("icb", "encode"):
-        monkeypatch.setenv("LBRX_REPLAY", wanted)
-        assert replay_choice(info) == (wanted, f"LBRX_REPLAY={wanted}")
+    monkeypatch.setenv("LBRX_REPLAY", "encode")
+    assert replay_choice(info) == ("encode", "LBRX_REPLAY=encode")
+    monkeypatch.setenv("LBRX_REPLAY", "icb")
+    if kind == "icb":
+        assert replay_choice(info) == ("icb", "LBRX_REPLAY=icb")
+    else:
+        with pytest.raises(SettingError, match=f"LBRX_REPLAY=icb: .*{reason}.*: give auto or enc"):
+            replay_choice(info)
 
 
 def test_an_unknown_way_is_an_error(monkeypatch):
@@ -63,8 +69,8 @@ def traced():
 
 @pytest.mark.parametrize("way", ["icb", "encode"])
 @pytest.mark.skipif(not hasattr(Metal, "checking"), reason="counts softmetal's calls")
-def test_both_ways_give_the_same(way, monkeypatch):
-    monkeypatch.setenv("LBRX_REPLAY", way)
+def test_both_ways_give_the_same(way, replay_by, monkeypatch):
+    replay_by(way)
     counted, step = executed(monkeypatch), traced()
     x = lbrx.tensor(np.random.default_rng(1).standard_normal((4, 8)).astype("f4"), device="metal")
     for _ in range(3):
@@ -74,9 +80,28 @@ def test_both_ways_give_the_same(way, monkeypatch):
     assert bool(counted) == (way == "icb")
 
 
+@pytest.mark.parametrize("way", ["icb", "encode"])
+def test_work_goes_on_after_a_replay_that_cannot_be_encoded(way, replay_by, monkeypatch):
+    """Its encoder is ended: the command buffer would refuse every other one."""
+    replay_by(way)
+    step, x = traced(), lbrx.ones((4, 8), device="metal")
+    want = [y.numpy() for y in step(x)]
+
+    def refuse(*given):
+        raise MemoryError("no memory for an encoder's commands")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedCommands, "encode", refuse)
+        patch.setattr(replay._Resources, "announce", refuse)
+        with pytest.raises(MemoryError, match="no memory for an encoder's"):
+            step(x)
+    np.testing.assert_array_equal((x + 1).numpy(), 2)
+    np.testing.assert_array_equal([y.numpy() for y in step(x)], want)
+
+
 @pytest.mark.skipif(not hasattr(Metal, "checking"), reason="counts softmetal's calls")
-def test_offsets_that_indirect_commands_cannot_hold_are_encoded(monkeypatch):
-    monkeypatch.setenv("LBRX_REPLAY", "icb")
+def test_offsets_that_indirect_commands_cannot_hold_are_encoded(replay_by, monkeypatch):
+    replay_by("icb")
     step, weight = traced(), lbrx.ones((4, 8), device="metal")
     lbrx.eval(weight)
     counted = executed(monkeypatch)

@@ -162,6 +162,8 @@ def modelled_gpu() -> Any:
     """A device that runs nothing and has a GPU's features; only softmetal has one."""
     if not SOFT:
         raise DeviceError("code for other GPUs is made where softmetal is the device: on Linux")
+    # SOFTMETAL_STRICT=bridge has an effect from the first use of a name of Metal's on.
+    assert Metal.MTLCreateSystemDefaultDevice
     return import_module("softmetal.ahead").modelled_gpu()
 
 

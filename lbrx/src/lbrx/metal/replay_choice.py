@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from lbrx import env
 from lbrx.device_info import DeviceInfo
+from lbrx.errors import SettingError
 
 # Before it, executing indirect commands faults unless their encoder has used their pipelines.
 FIRST_FAMILY = 9
@@ -20,10 +21,15 @@ class ReplayChoice(NamedTuple):
 
 
 def replay_choice(info: DeviceInfo) -> ReplayChoice:
-    """The way for a device. Raises SettingError if LBRX_REPLAY has an invalid value."""
-    wanted = env.replay()
-    if wanted != "auto":
-        return ReplayChoice(wanted, f"LBRX_REPLAY={wanted}")
+    """The way for a device. Raises SettingError if LBRX_REPLAY has an invalid value, or asks for
+    indirect command buffers where they end the process or other programs."""
+    wanted, by_device = env.replay(), _by_device(info)
+    if wanted == "icb" and by_device.kind == "encode":
+        raise SettingError(f"LBRX_REPLAY=icb: {by_device.reason}: give auto or encode")
+    return by_device if wanted == "auto" else ReplayChoice(wanted, f"LBRX_REPLAY={wanted}")
+
+
+def _by_device(info: DeviceInfo) -> ReplayChoice:
     if "virtual" in info.name.lower():
         return ReplayChoice("encode", "virtual machines break indirect command buffers")
     if info.soft and info.chip is None:

@@ -366,9 +366,11 @@ class _Indirect(_Bindings):
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoder()
-        self.captured.announce(encoder, self.resources)
-        encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.kernels)))
-        encoder.endEncoding()
+        try:
+            self.captured.announce(encoder, self.resources)
+            encoder.executeCommandsInBuffer_withRange_(self.list, (0, len(self.kernels)))
+        finally:  # the command buffer takes no other encoder while one is open
+            encoder.endEncoding()
 
 
 class _Packed(_Bindings):
@@ -407,8 +409,10 @@ class _Packed(_Bindings):
 
     def execute(self, commands: Any, buffers: Sequence[Buffer]) -> None:
         encoder = commands.computeCommandEncoderWithDispatchType_(Metal.MTLDispatchTypeConcurrent)
-        self.packed.encode(encoder)
-        encoder.endEncoding()
+        try:
+            self.packed.encode(encoder)
+        finally:
+            encoder.endEncoding()
 
 
 def _offset(buffer: Buffer) -> int:
