@@ -610,4 +610,105 @@ kernel void faulty(device float* o [[buffer(0)]], device const float* a [[buffer
     ),
 )
 
-RACES = (*THREADGROUP, *DEVICE, *BARRIERS)
+# The last threadgroup to arrive at a counter adds up what all of them have written.
+LAST_ARRIVES = """
+constexpr constant uint groups = 6;
+"""
+SUMS = Launch((zeros(6), zeros(1, "u4"), zeros(64)), groups=(6,))
+
+FENCES = (
+    Fault(
+        "no_fence_before_counter",
+        "a sum that the last threadgroup reads is counted without a fence before",
+        "race",
+        """
+kernel void faulty(device uint* sums [[buffer(0)]], device atomic_uint* count [[buffer(1)]],
+                   device uint* o [[buffer(2)]], uint g [[threadgroup_position_in_grid]],
+                   uint t [[thread_position_in_threadgroup]]) {
+  threadgroup bool last;
+  uint sum = simd_sum(t + g);
+  if (t == 0) {
+    sums[g] = sum;  //!
++   atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+    last = atomic_fetch_add_explicit(count, 1, memory_order_relaxed) == groups - 1;
+    atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);
+  if (last && t < groups) o[t] = sums[t];  //!
+}
+""",
+        "buffer 0",
+        SUMS,
+        prelude=LAST_ARRIVES,
+    ),
+    Fault(
+        "no_fence_after_counter",
+        "the last threadgroup reads what others have written without a fence after the counter",
+        "race",
+        """
+kernel void faulty(device uint* sums [[buffer(0)]], device atomic_uint* count [[buffer(1)]],
+                   device uint* o [[buffer(2)]], uint g [[threadgroup_position_in_grid]],
+                   uint t [[thread_position_in_threadgroup]]) {
+  threadgroup bool last;
+  if (t == 0) {
+    sums[g] = g;  //!
+    atomic_thread_fence(mem_flags::mem_device, memory_order_release, thread_scope_device);
+    last = atomic_fetch_add_explicit(count, 1, memory_order_relaxed) == groups - 1;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (last && t < groups) {
++   atomic_thread_fence(mem_flags::mem_device, memory_order_acquire, thread_scope_device);
+    o[t] = sums[t];  //!
+  }
+}
+""",
+        "buffer 0",
+        SUMS,
+        prelude=LAST_ARRIVES,
+    ),
+    Fault(
+        "fence_of_one_threadgroup",
+        "the fences around a counter have the scope of the threadgroup",
+        "race",
+        """
+kernel void faulty(device uint* sums [[buffer(0)]], device atomic_uint* count [[buffer(1)]],
+                   device uint* o [[buffer(2)]], uint g [[threadgroup_position_in_grid]],
+                   uint t [[thread_position_in_threadgroup]]) {
+- constexpr thread_scope scope = thread_scope_threadgroup;
++ constexpr thread_scope scope = thread_scope_device;
+  if (t != 0) return;
+  sums[g] = g;  //!
+  atomic_thread_fence(mem_flags::mem_device, memory_order_acq_rel, scope);
+  if (atomic_fetch_add_explicit(count, 1, memory_order_relaxed) != groups - 1) return;
+  atomic_thread_fence(mem_flags::mem_device, memory_order_acq_rel, scope);
+  for (uint i = 0; i < groups; i++) o[i] = sums[i];  //!
+}
+""",
+        "buffer 0",
+        SUMS,
+        prelude=LAST_ARRIVES,
+    ),
+    Fault(
+        "written_after_counter",
+        "a sum is written after it was counted",
+        "race",
+        """
+kernel void faulty(device uint* sums [[buffer(0)]], device atomic_uint* count [[buffer(1)]],
+                   device uint* o [[buffer(2)]], uint g [[threadgroup_position_in_grid]],
+                   uint t [[thread_position_in_threadgroup]]) {
+  if (t != 0) return;
++ sums[g] = g;
+  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+  bool last = atomic_fetch_add_explicit(count, 1, memory_order_relaxed) == groups - 1;
+  atomic_thread_fence(mem_flags::mem_device, memory_order_seq_cst, thread_scope_device);
+- sums[g] = g;  //!
+  if (last) for (uint i = 0; i < groups; i++) o[i] = sums[i];  //!
+}
+""",
+        "buffer 0",
+        SUMS,
+        prelude=LAST_ARRIVES,
+    ),
+)
+
+RACES = (*THREADGROUP, *DEVICE, *FENCES, *BARRIERS)

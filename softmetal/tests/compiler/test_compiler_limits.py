@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hostile_sources import HEAD, KERNEL, PLAIN, body
 
@@ -89,3 +91,14 @@ def test_the_limit_of_time_can_be_set(monkeypatch, tmp_path):
     monkeypatch.setenv("SOFTMETAL_COMPILER_TIMEOUT", "0")
     program = compiler.compile_library(source, CompileOptions())
     assert list(program.functions) == ["k"]
+
+
+def test_a_compiler_that_ends_before_its_input_does_not_end_the_program():
+    """Native programs have Python leave SIGPIPE as it is."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        with pytest.raises(CompileError, match="nonexistent"):
+            clang.run("clang", ["--nonexistent", "-x", "c", "-E", "-"], "int x;\n" * 1_000_000)
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert signal.SIGPIPE not in signal.sigpending()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import upstream_llama
 from emulated import LIBC, emulator
 
 from softmetal.errors import ToolchainError
@@ -125,6 +127,24 @@ def test_env_is_for_a_shell(tmp_path):
     script = f"{exports}\nsw_vers -productVersion; test -x $CC -a -x $CXX && echo compilers"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{building.MACOS}\ncompilers\n"
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "native.md"
+
+
+def test_the_job_for_github_actions(tmp_path):
+    """The page's commands set the variables, and give CMake the options of the tests' own build."""
+    yaml = PAGE.read_text().partition("```yaml\n")[2].partition("```")[0]
+    commands = [line.partition("run: ")[2] for line in yaml.splitlines() if "run: " in line]
+    (sets,) = (each for each in commands if "native --env" in each)
+    file = tmp_path / "env"
+    command = sets.replace("python -m", f"{sys.executable} -m")
+    subprocess.run(["sh", "-c", command], env={**os.environ, "GITHUB_ENV": str(file)}, check=True)
+    known = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    assert known == environment.variables()
+    (generates,) = (each for each in commands if each.startswith("cmake -B"))
+    options = {word for word in generates.split() if word.startswith("-D")}
+    assert options < set(upstream_llama.OPTIONS)
 
 
 def test_a_python_without_a_library_is_refused(monkeypatch):

@@ -28,7 +28,9 @@ _GENERATED = (
     rf"|__(add|sub|mul|div|neg){_FLOAT}[23]|__powi{_FLOAT}2|__(eq|ne|lt|le|gt|ge|unord|cmp){_FLOAT}2"
     r"|__aarch64_(cas|swp|ldadd|ldset|ldclr|ldeor)\d+_\w+"
 )
-_RUNTIME = r"softmetal_(barrier|collective|lane|log|check_(barrier|simd_barrier|thread|first))"
+_RUNTIME = (
+    r"softmetal_(barrier|collective|lane|log|check_(barrier|simd_barrier|fence|thread|first))"
+)
 _CHECKS = r"softmetal_check_(access|slots|mem(cpy|move|set))"
 _OBJECT = re.compile(rf"{_RUNTIME}|{_CHECKS}|{_MATHS}|{_GENERATED}")
 

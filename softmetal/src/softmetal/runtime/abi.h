@@ -67,6 +67,7 @@ __attribute__((const)) sm_u32 softmetal_lane(void);
 /* Called by kernels compiled for checking; see check.c. */
 __attribute__((convergent, nomerge)) void softmetal_check_barrier(sm_u32 flags, sm_u32 site);
 void softmetal_check_simd_barrier(sm_u32 flags);
+void softmetal_check_fence(sm_u32 flags, sm_u32 order, sm_u32 scope);
 sm_u32 *softmetal_check_thread(void);
 sm_u32 softmetal_check_first(sm_u32 count);
 

@@ -7,6 +7,7 @@
 #include "check_state.h"
 
 static _Thread_local sm_check *self;
+sm_check *sm_this_check(void) { return self; }
 sm_mutex sm_check_lock;
 static sm_mutex dispatch_lock; /* held during a dispatch whose accesses are shadowed */
 sm_u64 sm_check_seed = 1;
@@ -199,10 +200,6 @@ SM_EXPORT void softmetal_check_barrier(sm_u32 flags, sm_u32 site) {
   softmetal_barrier();
 }
 
-static void next_epoch(sm_u32 *epoch, sm_u32 limit) {
-  if (*epoch < limit) ++*epoch;
-}
-
 static bool orders(sm_u32 flags, enum memory memory) {
   return memory == EXECUTION || flags & (memory == DEVICE ? MEM_DEVICE : MEM_THREADGROUP);
 }
@@ -212,7 +209,8 @@ SM_EXPORT void softmetal_check_simd_barrier(sm_u32 flags) {
   if (!self) return;
   sm_u32 group = current_thread(self) / SM_LANES;
   for (int memory = 0; memory < MEMORIES; memory++)
-    if (orders(flags, memory)) next_epoch(&self->simd_epoch[memory][group], SIMD_EPOCHS);
+    if (orders(flags, memory) && self->simd_epoch[memory][group] < SIMD_EPOCHS)
+      self->simd_epoch[memory][group]++;
 }
 
 sm_u32 sm_check_pick(sm_check *check, sm_u32 ready) {
@@ -244,9 +242,10 @@ void sm_check_release(sm_check *check, const sm_u32 *alive, sm_u32 groups, sm_u3
   if (check->modes & SM_CHECK_RACE) find_divergence(check, alive, threads);
   for (int memory = 0; memory < MEMORIES; memory++)
     if (orders(check->barrier_flags, memory)) {
-      next_epoch(&check->epoch[memory], EPOCHS);
+      if (check->epoch[memory] < EPOCHS) check->epoch[memory] += 2;
       memset(check->simd_epoch[memory], 0, groups * sizeof(sm_u32));
     }
+  sm_fences_barrier(check, threads, check->barrier_flags & MEM_DEVICE);
   check->barrier_flags = 0;
 }
 
@@ -289,6 +288,7 @@ void sm_check_begin(sm_submission *submission, const sm_kernel *kernel, const sm
   memcpy(now.groups, launch->groups, sizeof now.groups);
   sm_lock(&sm_check_lock);
   dispatch_stamp = sm_new_stamp(submission, now);
+  sm_fences_begin();
   sm_unlock(&sm_check_lock);
 }
 
@@ -348,6 +348,7 @@ sm_u64 sm_check_group(sm_worker *worker, sm_u64 index, sm_u64 total) {
   memset(check->epoch, 0, sizeof check->epoch);
   memset(check->simd_epoch, 0, sizeof check->simd_epoch);
   memset(check->barrier_site, 0, sizeof check->barrier_site);
+  sm_fences_group(check);
   check->barrier_flags = 0;
   if (check->modes & SM_CHECK_SHADOWED)
     for (sm_u32 i = 0; i < check->region_count; i++) {

@@ -5,8 +5,9 @@
 
      stamp 8 | threadgroup 22 | thread 10 | epoch 8 | simd epoch 4 | atomic 1 | site 11
 
-   The stamp numbers dispatches; epochs count the barriers that ordered this kind of memory. Two
-   accesses race when neither is ordered before the other, one writes, and not both are atomic. */
+   The stamp numbers dispatches; epochs count the barriers that ordered this kind of memory, by twos:
+   odd ones are of a thread's accesses after a fence. Two accesses race when neither is ordered before
+   the other, one writes, and not both are atomic. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,32 +110,43 @@ void sm_age_shadow(sm_u64 stamps) {
 static sm_u64 stamp_of(sm_u64 access) { return access >> 56; }
 static sm_u64 group_of(sm_u64 access) { return access >> 34 & (GROUPS - 1); }
 static sm_u32 thread_of(sm_u64 access) { return access >> 24 & 0x3ff; }
-static sm_u32 epoch_of(sm_u64 access) { return access >> 16 & 0xff; }
 static sm_u32 simd_epoch_of(sm_u64 access) { return access >> 12 & 0xf; }
 static bool is_atomic(sm_u64 access) { return access >> 11 & 1; }
 
 static inline sm_u64 describe(const sm_check *check, enum memory memory, sm_u32 place) {
   sm_u64 access = check->base | (place & ATOMIC) >> 6 | (place & SITE);
-  if (!check->arena) return access | (sm_u64)check->thread << 24; /* no barriers, no epochs */
-  sm_u64 thread = current_thread(check);
-  return access | thread << 24 | (sm_u64)check->epoch[memory] << 16 |
+  sm_u64 thread = current_thread(check), fenced = check->fenced[thread];
+  if (!check->arena) return access | thread << 24 | fenced << 16; /* no barriers, no epochs */
+  return access | thread << 24 | (check->epoch[memory] | fenced) << 16 |
          (sm_u64)check->simd_epoch[memory][thread / SM_LANES] << 12;
+}
+
+sm_u64 sm_describe(const sm_check *check, enum memory memory, sm_u32 place) {
+  return describe(check, memory, place);
 }
 
 static bool of_one_simdgroup(sm_u64 one, sm_u64 other) { return (one ^ other) >> 29 == 0; }
 
-/* Whether `now` is not ordered after `before`. */
-static bool concurrent(const region *region, sm_u64 before, sm_u64 now) {
+/* Whether barriers and the order of dispatches leave it open that `now` is before `before`. */
+static bool unordered(const region *region, sm_u64 before, sm_u64 now) {
   if (!before || before >> 24 == now >> 24) return false; /* no access before, or by the same thread */
   if (is_atomic(before) && is_atomic(now)) return false;
   bool local = in_threadgroup(region);
   if (stamp_of(before) != stamp_of(now))
     return !local && !sm_ordered[region->tracked][stamp_of(before)];
   if (group_of(before) != group_of(now)) return !local;
-  if (epoch_of(before) != epoch_of(now) || epoch_of(now) == EPOCHS) return false;
+  if (sm_epoch_of(before) / 2 != sm_epoch_of(now) / 2 || sm_epoch_of(now) >= EPOCHS) return false;
   bool same_simdgroup = thread_of(before) / SM_LANES == thread_of(now) / SM_LANES;
   return !same_simdgroup || (simd_epoch_of(before) == simd_epoch_of(now) &&
                              simd_epoch_of(now) < SIMD_EPOCHS);
+}
+
+/* Whether `now` is not ordered after `before`, which is a write or a read of the same memory. */
+static bool concurrent(const sm_check *check, const region *region, sm_u64 before, sm_u64 now,
+                       bool wrote) {
+  if (!unordered(region, before, now)) return false;
+  return in_threadgroup(region) || stamp_of(before) != stamp_of(now) ||
+         !sm_fences_order(check, before, wrote);
 }
 
 static void report_race(sm_check *check, const region *region, sm_u64 address, sm_u32 size,
@@ -159,24 +171,24 @@ static void check_element(sm_check *check, const region *region, page *page, sm_
   bool race = check->modes & SM_CHECK_RACE;
   sm_u64 write = page->kept[WRITTEN][index];
   sm_u64 read = page->kept[READ][index], other = page->kept[READ_TOO][index];
-  if (race && concurrent(region, write, now))
+  if (race && concurrent(check, region, write, now, true))
     report_race(check, region, address, size, place, write, true);
   if (check->modes & SM_CHECK_UNINIT && in_threadgroup(region) &&
       (place & (WRITE | MODIFY)) != WRITE &&
       write >> 34 != now >> 34) /* not in this threadgroup of this dispatch */
     sm_add_finding(check, sm_finding_at(check, UNINITIALISED, region, address, size, place));
   if (place & WRITE) {
-    if (race && concurrent(region, read, seen))
+    if (race && concurrent(check, region, read, seen, false))
       report_race(check, region, address, size, place, read, false);
-    else if (race && concurrent(region, other, seen))
+    else if (race && concurrent(check, region, other, seen, false))
       report_race(check, region, address, size, place, other, false);
     keep(page, WRITTEN, index, now);
     return;
   }
   /* Two of several readers are kept, if possible of two simdgroups: a later write is by at most one. */
-  if (!concurrent(region, read, seen))
+  if (!concurrent(check, region, read, seen, false))
     keep(page, READ, index, seen);
-  else if (!concurrent(region, other, seen) ||
+  else if (!concurrent(check, region, other, seen, false) ||
            (of_one_simdgroup(other, read) && !of_one_simdgroup(seen, read)))
     keep(page, READ_TOO, index, seen);
 }
@@ -186,7 +198,7 @@ static inline bool settled(sm_u64 before, sm_u64 now, bool local, const bool *ea
   if (!before || before >> 24 == now >> 24) return true; /* no access before, or by the same thread */
   if (before >> 34 != now >> 34) /* another threadgroup or dispatch */
     return local || (before >> 56 != now >> 56 && earlier[before >> 56]);
-  return ((before ^ now) >> 16 & EPOCHS) && epoch_of(now) < EPOCHS;
+  return ((before ^ now) >> 16 & EPOCHS) && sm_epoch_of(now) < EPOCHS;
 }
 
 /* Whether two readers of this epoch are known, so that a third would not replace one. */
@@ -221,6 +233,7 @@ check_quickly(const sm_check *check, const region *region, page *page,
 bool sm_check_word(sm_check *check, const region *region, sm_u64 address, sm_u32 place) {
   sm_u64 key = (address >> PAGE_SHIFT) + 1;
   page *page = check->warm[key * 0x9e3779b97f4a7c15ull >> 58];
+  if (sm_fences && place & ATOMIC) return false;
   if (address & 3 || !page || page->key != key || !page->shift || region->kind == CONSTANT)
     return false;
   sm_u64 index = (address & (PAGE - 1)) >> WORD_SHIFT;
@@ -232,6 +245,7 @@ bool sm_check_word(sm_check *check, const region *region, sm_u64 address, sm_u32
 __attribute__((noinline)) void sm_check_shadow(sm_check *check, const region *region,
                                                    sm_u64 address, sm_u64 size, sm_u32 place) {
   if (region->kind == CONSTANT) return;
+  if (SM_UNLIKELY(sm_fences && place & ATOMIC)) sm_fences_atomic(check, address, place);
   sm_u64 now = describe(check, in_threadgroup(region) ? THREADGROUP : DEVICE, place);
   sm_u64 seen = describe(check, EXECUTION, place);
   bool words = !((address | size) & 3);

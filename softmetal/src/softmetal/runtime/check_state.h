@@ -9,7 +9,7 @@
 enum memory { DEVICE, THREADGROUP, EXECUTION, MEMORIES };
 #define UNCHECKED (~(sm_u32)0) /* the trampoline's own copies */
 enum { MEM_DEVICE = 1, MEM_THREADGROUP = 2 };
-enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 255, SIMD_EPOCHS = 15 };
+enum { STAMPS = 256, GROUPS = 1 << 22, EPOCHS = 254, SIMD_EPOCHS = 15 };
 enum { RECENT = 128, SLOTS = 256 /* as in compiler/instrument.py */ };
 enum { REGIONS = 512, WARM_PAGES = 64 };
 enum { PAGE_SHIFT = 12, PAGE = 1 << PAGE_SHIFT, WORD_SHIFT = 2 };
@@ -53,6 +53,7 @@ struct sm_check {
   sm_u32 position[3];
   sm_u32 thread; /* of a SM_GROUPS kernel */
   sm_u32 epoch[MEMORIES], simd_epoch[MEMORIES][SM_MAX_THREADS / SM_LANES];
+  sm_u8 fenced[SM_MAX_THREADS]; /* 1 after a fence of the thread, until the next barrier */
   sm_u32 barrier_site[SM_MAX_THREADS], barrier_flags;
   sm_u32 region_count;
   unsigned short recent[RECENT]; /* the region that a site found last */
@@ -77,6 +78,8 @@ static inline bool in_threadgroup(const region *region) {
 
 /* ---- check.c --------------------------------------------------------------------------------- */
 
+sm_check *sm_this_check(void); /* of the calling worker, or null */
+
 void sm_add_finding(sm_check *, sm_finding);
 sm_finding sm_finding_at(sm_check *, enum finding_type, const region *, sm_u64 address, sm_u64 size,
                          sm_u32 place);
@@ -91,6 +94,25 @@ bool sm_check_word(sm_check *, const region *, sm_u64 address, sm_u32 place);
 
 /* Forgets the accesses of the first `stamps` dispatches; the others move down by as many. */
 void sm_age_shadow(sm_u64 stamps);
+
+/* An access by the calling thread, as it is stored. */
+sm_u64 sm_describe(const sm_check *, enum memory memory, sm_u32 place);
+
+static inline sm_u32 sm_epoch_of(sm_u64 access) { return access >> 16 & 0xff; }
+
+/* ---- check_fences.c -------------------------------------------------------------------------- */
+
+extern bool sm_fences; /* a thread of the present dispatch has executed a fence */
+
+void sm_fences_begin(void);
+void sm_fences_group(sm_check *);
+void sm_fences_barrier(sm_check *, sm_u32 threads, bool device);
+
+/* The calling thread accesses an atomic in device memory. */
+void sm_fences_atomic(sm_check *, sm_u64 address, sm_u32 place);
+
+/* Whether fences order an access of the present dispatch before the calling thread. */
+bool sm_fences_order(const sm_check *, sm_u64 before, bool wrote);
 
 /* ---- check_order.c --------------------------------------------------------------------------- */
 

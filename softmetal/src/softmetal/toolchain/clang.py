@@ -8,8 +8,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -114,13 +114,28 @@ def _limited(
                     given = resource.prlimit(process.pid, kind)
                     known = [bound for bound in given if bound != resource.RLIM_INFINITY]
                     resource.prlimit(process.pid, kind, (min([limit, *known]), given[1]))
-            process.communicate(data)
+            with _without_sigpipe():
+                process.communicate(data)
         except BaseException:
             process.kill()
             raise
         finally:
             timer.cancel()
     return None if expired.is_set() else process.returncode
+
+
+@contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """Writing to a compiler that has ended is an error that Python handles. In a native program,
+    where Python leaves signals as they are, the signal would end the program."""
+    import signal
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    finally:
+        signal.sigtimedwait({signal.SIGPIPE}, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _failure(tool: str, status: int | None, stderr: str) -> str:

@@ -66,7 +66,12 @@ SM_INLINE void group_barrier(unsigned) { softmetal_barrier(); }
 SM_INLINE void simd_barrier(unsigned) { collective(meet, nullptr); }
 #endif
 
-SM_INLINE void fence(int order) { __atomic_thread_fence(order); }
+SM_INLINE void fence(unsigned flags, int order, int scope) {
+#ifdef SM_CHECK
+  softmetal_check_fence(flags, (sm_u32)order, (sm_u32)scope);
+#endif
+  __atomic_thread_fence(order);
+}
 SM_INLINE void before_atomic(int) {}  // the operation itself has its order
 SM_INLINE void after_atomic(int) {}
 

@@ -13,7 +13,7 @@ namespace softmetal {
 
 void group_barrier(unsigned flags);
 void simd_barrier(unsigned flags);
-void fence(int order);
+void fence(unsigned flags, int order, int scope);
 void before_atomic(int order);
 void after_atomic(int order);
 sm_u32 lane();

@@ -24,7 +24,7 @@ namespace softmetal {
 // `bar.sync` orders all memory for the threads of a block; it does not count those that returned.
 SM_INLINE void group_barrier(unsigned) { __syncthreads(); }
 SM_INLINE void simd_barrier(unsigned) { __nvvm_bar_warp_sync(~0u); }
-SM_INLINE void fence(int order) {
+SM_INLINE void fence(unsigned, int order, int) {
   if (order != __ATOMIC_RELAXED) __nvvm_membar_gl();
 }
 
