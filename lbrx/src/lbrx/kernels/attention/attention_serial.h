@@ -173,12 +173,12 @@ inline void hide(constant AttentionRecord& a, device const float* mask, thread c
 }
 
 // The online softmax of a block's queries.
-struct Softmax {
+struct OnlineSoftmax {
   Lanes peak[MOST_VECTORS], total[MOST_VECTORS];
 };
 
 // Turns scores into weights, and rescales earlier sums to the new maximum.
-inline void exponentiate(uint keys, thread Lanes* scores, thread Softmax& state, uint width,
+inline void exponentiate(uint keys, thread Lanes* scores, thread OnlineSoftmax& state, uint width,
                          thread Lanes* sums) {
 #pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
@@ -209,7 +209,7 @@ inline uint seeing(constant AttentionRecord& a, thread const QueryBlock& block, 
 // The results of all queries, (queries, features).
 template <typename T>
 inline void store_results(constant AttentionRecord& a, device const float* mask,
-                          thread const QueryBlock& block, thread const Softmax& state, uint depth,
+                          thread const QueryBlock& block, thread const OnlineSoftmax& state, uint depth,
                           thread const Lanes* sums, device T* out) {
 #pragma nounroll
   for (uint v = 0; v < VECTORS; v++) {
@@ -252,7 +252,7 @@ kernel void attention_serial(
   Lanes q[SERIAL_DEPTH * MOST_VECTORS], sums[SERIAL_DEPTH * MOST_VECTORS];
   Lanes scores[SERIAL_KEYS * MOST_VECTORS];
   alignas(64) float rows[SERIAL_KEYS * SERIAL_DEPTH];
-  Softmax state;
+  OnlineSoftmax state;
   load_queries(a, query, block, q);
   for (uint v = 0; v < VECTORS; v++) {
     state.peak[v] = -INFINITY;

@@ -23,7 +23,7 @@ kernel void experts_integers(device const uchar* data [[buffer(0)]],
   Packed x[MOST_ROWS];
   const ulong row = ulong(result / p.each) * (p.k / RUN);
   x[0] = {codes + row, steps + row, sums + row};
-  Sum even[MOST_SUMS], odd[MOST_SUMS];
+  RowSum even[MOST_SUMS], odd[MOST_SUMS];
   add_rows<C>(even, odd, {data, scales, offsets, book}, starts, blocks, x);
 #pragma unroll
   for (uint c = 0; c < COLUMNS; c++)

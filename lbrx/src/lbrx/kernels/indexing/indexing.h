@@ -5,7 +5,7 @@
 using namespace metal;
 
 // What the host reads after the kernel.
-struct Report {
+struct IndexReport {
   atomic_uint found;
   uint index[2];
 };
@@ -30,7 +30,7 @@ inline ulong place(long index, ulong axis) {
 }
 
 // Only the first wrong index is reported.
-inline void report(device Report& report, long index) {
+inline void report(device IndexReport& report, long index) {
   if (atomic_exchange_explicit(&report.found, 1u, memory_order_relaxed) == 0) {
     report.index[0] = uint(index);
     report.index[1] = uint(ulong(index) >> 32);
@@ -51,7 +51,7 @@ inline Cell cell(uint3 at) {
 template <typename T>
 kernel void take(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
                  device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
-                 device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+                 device IndexReport& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const Cell here = cell(at);
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const long index = index_at(indices, here.index);
@@ -69,7 +69,7 @@ kernel void take(device const T* in [[buffer(0)]], device const void* indices [[
 template <typename T>
 kernel void take_rows(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
                       device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
-                      device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+                      device IndexReport& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const long index = index_at(indices, at.x);
   const ulong from = place(index, picking.axis);
   device T* to = out + (ulong(at.y) * picking.indices + at.x) * picking.inner;
@@ -85,7 +85,7 @@ kernel void take_rows(device const T* in [[buffer(0)]], device const void* indic
 template <typename T>
 kernel void gather(device const T* in [[buffer(0)]], device const void* indices [[buffer(1)]],
                    device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
-                   device Report& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
+                   device IndexReport& wrong [[buffer(4)]], uint3 at [[thread_position_in_grid]]) {
   const Cell here = cell(at);
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const ulong i = (here.plane * picking.indices + here.index) * inner + here.inner;
@@ -129,7 +129,7 @@ struct Max {
 template <typename Change, typename T>
 kernel void scatter(device const void* indices [[buffer(0)]], device const T* updates [[buffer(1)]],
                     device T* out [[buffer(2)]], constant PickRecord& picking [[buffer(3)]],
-                    device Report& wrong [[buffer(4)]], constant WalkingRecord& walking [[buffer(5)]],
+                    device IndexReport& wrong [[buffer(4)]], constant WalkingRecord& walking [[buffer(5)]],
                     uint3 at [[thread_position_in_grid]]) {
   const ulong inner = ALONG_INNER ? picking.inner : 1;
   const ulong column = ulong(at.x) * walking.columns;

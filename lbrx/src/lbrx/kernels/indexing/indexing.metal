@@ -2,11 +2,11 @@
 
 #define INSTANTIATE(op, variant, kernel_name, name, type)                                    \
   template [[host_name(#op "_" #variant "_" #name)]] kernel void kernel_name<type>(          \
-      device const type*, device const void*, device type*, constant PickRecord&, device Report&, \
+      device const type*, device const void*, device type*, constant PickRecord&, device IndexReport&, \
       uint3);
 #define SCATTER(reduce, change, name, type)                                                  \
   template [[host_name("scatter_" #reduce "_" #name)]] kernel void scatter<change, type>(    \
-      device const void*, device const type*, device type*, constant PickRecord&, device Report&, \
+      device const void*, device const type*, device type*, constant PickRecord&, device IndexReport&, \
       constant WalkingRecord&, uint3);
 #define MOVED(name, type)                              \
   INSTANTIATE(take, element, take, name, type)         \

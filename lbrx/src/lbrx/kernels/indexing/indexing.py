@@ -29,7 +29,7 @@ from lbrx.kernels.registry import Call, KernelFamily, Sample, computes
 from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
 
-REPORT_BYTES = 12  # of a `Report`
+REPORT_BYTES = 12  # of an `IndexReport`
 SERIAL_COLUMNS = 64  # columns per thread: whole cache lines
 THREADS_A_CORE = 1024  # of a GPU
 # An index falls into a random share, and branches are mispredicted: shares pay off only from this

@@ -17,15 +17,17 @@ inline ulong2 batch_start(constant ProductRecord& p, uint member) {
 // ---- bias and activation ----
 
 // The accumulator. Signed and unsigned integers of the same width wrap alike.
-template <typename T> struct Sum { using type = float; };
-template <> struct Sum<bool> { using type = uint; };
-template <> struct Sum<uchar> { using type = uint; };
-template <> struct Sum<ushort> { using type = uint; };
-template <> struct Sum<uint> { using type = uint; };
-template <> struct Sum<ulong> { using type = ulong; };
+template <typename T> struct Accumulator { using type = float; };
+template <> struct Accumulator<bool> { using type = uint; };
+template <> struct Accumulator<uchar> { using type = uint; };
+template <> struct Accumulator<ushort> { using type = uint; };
+template <> struct Accumulator<uint> { using type = uint; };
+template <> struct Accumulator<ulong> { using type = ulong; };
 
 // An element as the accumulator's type. bfloat is the upper half of a float; written so, it vectorises.
-template <typename T> inline typename Sum<T>::type wide(T x) { return typename Sum<T>::type(x); }
+template <typename T> inline typename Accumulator<T>::type wide(T x) {
+  return typename Accumulator<T>::type(x);
+}
 template <> inline float wide(bfloat x) { return as_type<float>(uint(as_type<ushort>(x)) << 16); }
 
 inline float multiply_add(float a, float b, float sum) { return fma(a, b, sum); }
@@ -45,7 +47,7 @@ template <> inline float activated(float x) {
   }
 }
 
-template <typename T, typename S = typename Sum<T>::type>
+template <typename T, typename S = typename Accumulator<T>::type>
 inline T finished(S sum, T bias) {
   return T(activated(sum + S(bias)));
 }
@@ -57,7 +59,7 @@ kernel void matmul_finish(device const float* parts [[buffer(0)]],
                           constant uint& count [[buffer(3)]],
                           constant uint& bias_step [[buffer(4)]],
                           uint2 at [[thread_position_in_grid]], uint2 size [[threads_per_grid]]) {
-  using S = typename Sum<T>::type;
+  using S = typename Accumulator<T>::type;
   const ulong i = ulong(at.y) * size.x + at.x;
   const ulong plane = ulong(size.x) * size.y;
   S sum = 0;
@@ -75,7 +77,7 @@ kernel void matmul_single(device const T* x [[buffer(0)]], device const T* y [[b
   const ulong2 start = batch_start(p, at.z);
   x += start.x + at.y * p.x_row;
   y += start.y + at.x * p.y_column;
-  typename Sum<T>::type sum = 0;
+  typename Accumulator<T>::type sum = 0;
   for (uint k = 0; k < p.k; k++)
     sum = multiply_add(wide(x[k * p.x_column]), wide(y[k * p.y_row]), sum);
   out[(ulong(at.z) * p.m + at.y) * p.n + at.x] = finished<T>(sum, bias[at.x * p.bias_column]);
@@ -128,7 +130,7 @@ kernel void matmul_serial(device const T* x [[buffer(0)]], device const T* y [[b
                           device const T* bias [[buffer(2)]], device T* out [[buffer(3)]],
                           constant ProductRecord& p [[buffer(4)]],
                           uint3 at [[thread_position_in_grid]]) {
-  using S = typename Sum<T>::type;
+  using S = typename Accumulator<T>::type;
   const uint row = at.y * SERIAL_ROWS, column = at.x * SERIAL_COLUMNS;
   const uint rows = min(SERIAL_ROWS, p.m - row), columns = min(SERIAL_COLUMNS, p.n - column);
   const ulong2 start = batch_start(p, at.z);

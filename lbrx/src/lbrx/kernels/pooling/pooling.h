@@ -3,13 +3,13 @@
 #include "image_rows.h"
 #include "records/pooling.h"
 
-struct Largest {
+struct LargestInWindow {
   static float start() { return -INFINITY; }
   // NaN wins, and stays.
   static float join(float a, float x) { return a >= x || isnan(a) ? a : x; }
   static float result(float a, uint, uint) { return a; }
 };
-struct Mean {
+struct MeanOfWindow {
   static float start() { return 0.0f; }
   static float join(float a, float x) { return a + x; }
   static float result(float a, uint rows, uint columns) { return a / float(rows * columns); }

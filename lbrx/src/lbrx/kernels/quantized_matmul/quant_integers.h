@@ -46,13 +46,13 @@ template <>
 inline Halves halves_of<Q4_1>(Block block, uint) { return nibbles_at(block.data + 4); }
 
 // Sums for one row of x, lane by lane, and what offsets add to them.
-struct Sum {
+struct RowSum {
   Floats<8> lanes;
   float shift;
 };
 
 template <typename C>
-inline void add_blocks(thread Sum (&sums)[MOST_SUMS], thread const Block (&blocks)[MOST_COLUMNS],
+inline void add_blocks(thread RowSum (&sums)[MOST_SUMS], thread const Block (&blocks)[MOST_COLUMNS],
                        ulong b, thread const Packed (&x)[MOST_ROWS]) {
   const uint runs = C::elements() / RUN;
 #pragma unroll
@@ -75,7 +75,7 @@ inline void add_blocks(thread Sum (&sums)[MOST_SUMS], thread const Block (&block
       const float2 totals = C::SHIFTED ? x[r].sums[at] : 0;
 #pragma unroll
       for (uint c = 0; c < COLUMNS; c++) {
-        thread Sum& sum = sums[r * COLUMNS + c];
+        thread RowSum& sum = sums[r * COLUMNS + c];
         const Ints<8> low = pair_sums<UNIT>(codes[c].lo, given.lo);
         const Ints<8> high = pair_sums<UNIT>(codes[c].hi, given.hi);
         if (C::PAIRED) {
@@ -93,7 +93,7 @@ inline void add_blocks(thread Sum (&sums)[MOST_SUMS], thread const Block (&block
   }
 }
 
-inline float sum_of(Sum a, Sum b) {
+inline float sum_of(RowSum a, RowSum b) {
   const Floats<8> eight = a.lanes + b.lanes;
   const auto four = eight.lo + eight.hi;
   return (four.x + four.z) + (four.y + four.w) + (a.shift + b.shift);
@@ -102,7 +102,7 @@ inline float sum_of(Sum a, Sum b) {
 // Rows of x times the rows of a matrix whose blocks begin at `starts`. Blocks alternate between two
 // independent sums, to hide latency.
 template <typename C>
-inline void add_rows(thread Sum (&even)[MOST_SUMS], thread Sum (&odd)[MOST_SUMS], Weight weight,
+inline void add_rows(thread RowSum (&even)[MOST_SUMS], thread RowSum (&odd)[MOST_SUMS], Weight weight,
                      thread const ulong (&starts)[MOST_COLUMNS], uint blocks,
                      thread const Packed (&x)[MOST_ROWS]) {
 #pragma unroll
@@ -167,7 +167,7 @@ kernel void matvec_serial(
     const ulong given = ulong(min(row + r, p.m - 1)) * (p.k / RUN);
     x[r] = {codes + given, steps + given, sums + given};
   }
-  Sum even[MOST_SUMS], odd[MOST_SUMS];
+  RowSum even[MOST_SUMS], odd[MOST_SUMS];
   add_rows<C>(even, odd, weight, starts, blocks, x);
 #pragma unroll
   for (uint r = 0; r < ROWS; r++) {

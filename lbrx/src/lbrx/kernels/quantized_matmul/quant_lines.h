@@ -39,7 +39,7 @@ inline void shift_words(thread const uint* from, uint shift, thread uint (&to)[C
 
 // Where a batch of rows starts in its matrix.
 template <typename Word>
-struct Place {
+struct BatchStart {
   device const Word* data;
   device const void* scales;
   device const void* offsets;
@@ -53,7 +53,7 @@ struct LinesOfBlocks {
   static constant constexpr bool ALTERNATE = false;
   static constant constexpr uint WORDS = COUNT, BLOCK = COUNT * 4 - 2;
   static uint stride(uint units) { return units * BLOCK / 4; }
-  static void load(Place<uint> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+  static void load(BatchStart<uint> place, uint down, uint unit, thread uint (&words)[WORDS]) {
     device const uint* from = place.data + unit * BLOCK / 4 + down;
 #pragma unroll
     for (uint i = 0; i < WORDS; i++) words[i] = from[i];
@@ -92,7 +92,7 @@ struct Lines4_K {
     return unit / 2 * 64 + unit % 2 * 16 + w / 2 * 4 + w % 2 * 32;
   }
   static uint stride(uint units) { return units / 8 * 9; }
-  static void load(Place<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+  static void load(BatchStart<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
     device const uint4* block = place.data + unit / 8 * 9 + down;
     const uint4 head = block[0], codes = block[1 + unit % 8];
 #pragma unroll
@@ -137,7 +137,7 @@ struct LinesAffine4 {
     if (SCALES == HALF) return half_of(bits);
     return as_type<float>(SCALES == BFLOAT ? bits << 16 : bits);
   }
-  static void load(Place<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
+  static void load(BatchStart<uint4> place, uint down, uint unit, thread uint (&words)[WORDS]) {
     const uint4 codes = place.data[unit + down];
 #pragma unroll
     for (uint i = 0; i < 4; i++) words[i] = codes[i];
@@ -202,7 +202,7 @@ struct LineStream {
   Heights heights;
   uint k, half_features;
   Walk walk;
-  Place<Word> place, second;  // of the second set of rows
+  BatchStart<Word> place, second;  // of the second set of rows
   uint last;
 
   // The row of the matrix that is the n-th one of the first sets.

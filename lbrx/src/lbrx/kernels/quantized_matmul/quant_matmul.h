@@ -10,7 +10,7 @@ using tile::Tiling;
 
 // From a sum to the product in a column.
 template <typename T>
-struct Rounded {
+struct RoundedSum {
   T operator()(float sum, uint) const { return T(sum); }
 };
 
@@ -41,7 +41,7 @@ inline void copy_rows(threadgroup T* to, device const void* x, constant Quantize
 template <typename T, typename C, typename G, typename Lines>
 struct Decoding {
   static constant constexpr uint IN_LINE = G::DEPTH / RUN, RUNS = G::N * IN_LINE / G::THREADS;
-  typename Run<C>::Raw raw[RUNS];
+  typename RunReader<C>::Raw raw[RUNS];
 
   static RunPlace place(constant QuantizedProductRecord& p, uint column, uint k, uint at) {
     const uint run = k / RUN + at % IN_LINE;
@@ -50,7 +50,7 @@ struct Decoding {
   void load(Weight weight, constant QuantizedProductRecord& p, uint column, uint k, uint thread_index) {
 #pragma unroll
     for (uint r = 0; r < RUNS; r++)
-      raw[r] = Run<C>::load(weight, place(p, column, k, r * G::THREADS + thread_index));
+      raw[r] = RunReader<C>::load(weight, place(p, column, k, r * G::THREADS + thread_index));
   }
   // Decodes what was loaded for the same k.
   void write(threadgroup T* to, Weight weight, constant QuantizedProductRecord& p, uint column, uint k,
@@ -58,10 +58,10 @@ struct Decoding {
 #pragma unroll
     for (uint r = 0; r < RUNS; r++) {
       const uint number = r * G::THREADS + thread_index, in_line = number % IN_LINE;
-      Values<T> values;
-      Run<C>::decode(raw[r], weight, place(p, column, k, number), values);
-      values.template write<Lines>(to, number / IN_LINE, Run<C>::place(in_line, 0),
-                                   Run<C>::place(in_line, 1));
+      RunValues<T> values;
+      RunReader<C>::decode(raw[r], weight, place(p, column, k, number), values);
+      values.template write<Lines>(to, number / IN_LINE, RunReader<C>::place(in_line, 0),
+                                   RunReader<C>::place(in_line, 1));
     }
   }
 };
@@ -201,7 +201,7 @@ struct Engine<T, C, G, true> {
 #endif
 
 template <typename T, typename C, typename G>
-kernel void matmul_tiles(device const typename Run<C>::Word* data [[buffer(0)]],
+kernel void matmul_tiles(device const typename RunReader<C>::Word* data [[buffer(0)]],
                          device const void* scales [[buffer(1)]],
                          device const void* offsets [[buffer(2)]],
                          device const char* book [[buffer(3)]], device const void* x [[buffer(4)]],
@@ -225,7 +225,7 @@ kernel void matmul_tiles(device const typename Run<C>::Word* data [[buffer(0)]],
   Through::put(sums, engine, simdgroup, lane);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const Steps steps = STEP_OPERANDS;
-  const Rounded<Steps::Product> rounded;
+  const RoundedSum<Steps::Product> rounded;
   const ResultPart result = {row, column, min(G::M, p.m - row), min(G::N, p.n - column), row};
   Through::store(steps, rounded, sums, static_cast<device Steps::Stored*>(out), p.n, result, false,
                  thread_index);

@@ -3,7 +3,7 @@
 #define INSTANCE(variant, name, type, codec, ...)                                              \
   template [[host_name("quantized_matmul_" variant "_" #name)]] kernel void                    \
   matmul_tiles<type, codec, Tiling<__VA_ARGS__>>(                                              \
-      device const Run<codec>::Word*, device const void*, device const void*, device const char*, \
+      device const RunReader<codec>::Word*, device const void*, device const void*, device const char*, \
       device const void*, device void*, constant QuantizedProductRecord&, threadgroup float4*, uint2, uint,   \
       uint, uint STEP_TYPES);
 

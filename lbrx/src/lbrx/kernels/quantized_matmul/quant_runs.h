@@ -6,7 +6,7 @@ constant constexpr uint RUN = 2 * UNIT;
 
 // Two units of values. They are written to threadgroup memory 16 bytes at a time.
 template <typename T>
-struct Values {
+struct RunValues {
   alignas(16) T units[2][UNIT];
 
   static void copy(threadgroup T* to, thread const T* from) {
@@ -38,13 +38,13 @@ struct RunPlace {
 //   load, decode
 // This one is for any codec: units 2 run and 2 run + 1 of a line, which may end between them.
 template <typename C>
-struct Run {
+struct RunReader {
   using Word = uchar;
   struct Raw {};
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
   static Raw load(Weight, RunPlace) { return {}; }
   template <typename T>
-  static void decode(Raw, Weight weight, RunPlace at, thread Values<T>& values) {
+  static void decode(Raw, Weight weight, RunPlace at, thread RunValues<T>& values) {
     const uint units = C::elements() / UNIT;
 #pragma unroll
     for (uint u = 0; u < 2; u++) {
@@ -62,7 +62,7 @@ struct Run {
 
 // The low and the high nibbles of four words are a unit each.
 template <typename T>
-inline void decode_nibbles(uint4 words, float2 scales, float2 offsets, thread Values<T>& values) {
+inline void decode_nibbles(uint4 words, float2 scales, float2 offsets, thread RunValues<T>& values) {
 #pragma unroll
   for (uint i = 0; i < UNIT; i++) {
     const uint byte = words[i / 4] >> (i % 4 * 8);
@@ -74,7 +74,7 @@ inline void decode_nibbles(uint4 words, float2 scales, float2 offsets, thread Va
 // Blocks of 18 or 34 bytes are read in words. Those with odd numbers begin in the middle of one, the
 // others end there, where the matrix may end too.
 template <uint WORDS>
-struct Words {
+struct BlockWords {
   uint words[WORDS];
 
   static uint shift(ulong block) { return block % 2 * 16; }
@@ -96,7 +96,7 @@ struct Words {
 template <uint WORDS>
 struct RunOfBlock {
   using Word = uint;
-  using Raw = Words<WORDS>;
+  using Raw = BlockWords<WORDS>;
   static uint place(uint run, uint i) { return run * RUN + i * UNIT; }
   static ulong block(RunPlace at) { return ulong(at.line) * (at.k / RUN) + at.run; }
   static float scale(Raw raw, RunPlace at) { return at.inside ? raw.scale(block(at)) : 0.0f; }
@@ -108,9 +108,9 @@ struct RunOfBlock {
 };
 
 template <>
-struct Run<Q4_0> : RunOfBlock<5> {
+struct RunReader<Q4_0> : RunOfBlock<5> {
   template <typename T>
-  static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
+  static void decode(Raw raw, Weight, RunPlace at, thread RunValues<T>& values) {
     const ulong number = block(at);
     const uint4 codes(raw.codes(number, 0), raw.codes(number, 1), raw.codes(number, 2),
                       raw.codes(number, 3));
@@ -120,9 +120,9 @@ struct Run<Q4_0> : RunOfBlock<5> {
 };
 
 template <>
-struct Run<Q8_0> : RunOfBlock<9> {
+struct RunReader<Q8_0> : RunOfBlock<9> {
   template <typename T>
-  static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
+  static void decode(Raw raw, Weight, RunPlace at, thread RunValues<T>& values) {
     const float d = scale(raw, at);
 #pragma unroll
     for (uint i = 0; i < RUN; i++) {
@@ -135,7 +135,7 @@ struct Run<Q8_0> : RunOfBlock<9> {
 // An eighth of a block of 144 bytes: 16 bytes of codes, whose low nibbles are 16 values of a group
 // and whose high nibbles are those of the next group.
 template <>
-struct Run<Q4_K> {
+struct RunReader<Q4_K> {
   using Word = uint4;
   struct Raw {
     uint4 head, codes;
@@ -148,7 +148,7 @@ struct Run<Q4_K> {
   }
   // Scales and minima have six bits each, for groups 2 pair and 2 pair + 1.
   template <typename T>
-  static void decode(Raw raw, Weight, RunPlace at, thread Values<T>& values) {
+  static void decode(Raw raw, Weight, RunPlace at, thread RunValues<T>& values) {
     const uint pair = at.run % 8 / 2, shift = pair % 2 * 16;
     const uint low = raw.head[1] >> shift, minima = raw.head[2] >> shift, high = raw.head[3] >> shift;
     const uint2 six = pair < 2 ? uint2(low, minima) & 0x3f3f

@@ -9,19 +9,19 @@
 constant constexpr uint MOST = 128;  // values per block
 
 // Where a kernel reports the first block that the scheme cannot represent.
-struct Report {
+struct BlockReport {
   atomic_uint found;
   uint block[2];
 };
 
-inline void report(device Report& to, ulong block) {
+inline void report(device BlockReport& to, ulong block) {
   if (atomic_exchange_explicit(&to.found, 1u, memory_order_relaxed) == 0) {
     to.block[0] = uint(block);
     to.block[1] = uint(block >> 32);
   }
 }
 
-struct Values {
+struct BlockValues {
   float at[MOST];
   float low, high, extreme;  // `extreme` is the first of the largest magnitude
   bool finite;
@@ -33,7 +33,7 @@ inline device const void* values_at(device const void* x, ulong first) {
 }
 
 // Loops of sixteen vectorise; block sizes are multiples of it.
-inline void load(thread Values& v, device const void* from, uint count) {
+inline void load(thread BlockValues& v, device const void* from, uint count) {
   constexpr uint LANES = 16;
   float low[LANES], high[LANES], strange[LANES] = {};
   for (uint i = 0; i < count; i += LANES)
@@ -89,7 +89,7 @@ template <uint BITS>
 struct CentredBlock {
   static constant constexpr uint BYTES = 2 + BITS / 5 * 4 + 16;
   static bool encode(device const void* from, device uchar* to) {
-    Values v;
+    BlockValues v;
     load(v, from, 32);
     constexpr float middle = 1 << (BITS - 1);
     const float d = v.extreme / -middle, inverted = inverse(d);
@@ -108,7 +108,7 @@ template <uint BITS>
 struct OffsetBlock {
   static constant constexpr uint BYTES = 4 + BITS / 5 * 4 + 16;
   static bool encode(device const void* from, device uchar* to) {
-    Values v;
+    BlockValues v;
     load(v, from, 32);
     constexpr float top = (1 << BITS) - 1;
     const float d = (v.high - v.low) / top, inverted = inverse(d);
@@ -150,53 +150,53 @@ struct ByteBlock {
 
 template <typename B>
 kernel void encode_blocks(device const void* x [[buffer(0)]], device uchar* blocks [[buffer(1)]],
-                          device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
+                          device BlockReport& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
   if (!B::encode(values_at(x, ulong(at) * 32), blocks + ulong(at) * B::BYTES)) report(wrong, at);
 }
 
 // ---- groups with separate scales ----
 
-struct Scaled {
+struct GroupScale {
   float scale, inverse, zero, offset;  // code = value * inverse + zero, or (value - offset) / scale
 };
 
 template <uint BITS>
 struct SymmetricGroup {
-  static Scaled fit(thread const Values& v) {
+  static GroupScale fit(thread const BlockValues& v) {
     const float scale = float(half(v.extreme / -float(1 << (BITS - 1))));
     return {scale, scale == 0 ? 0 : 1 / scale, float(1 << (BITS - 1)), 0};
   }
-  static float code(Scaled s, float value) { return rint(value * s.inverse) + s.zero; }
-  static void put(device void* scales, device void*, ulong at, Scaled s) {
+  static float code(GroupScale s, float value) { return rint(value * s.inverse) + s.zero; }
+  static void put(device void* scales, device void*, ulong at, GroupScale s) {
     static_cast<device half*>(scales)[at] = half(s.scale);
   }
-  static bool fits(Scaled s) { return isfinite(s.scale); }
+  static bool fits(GroupScale s) { return isfinite(s.scale); }
 };
 
 template <uint BITS>
 struct AsymmetricGroup {
-  static Scaled fit(thread const Values& v) {
+  static GroupScale fit(thread const BlockValues& v) {
     constexpr float top = (1 << BITS) - 1;
     const float low = min(v.low, 0.0f), high = max(v.high, 0.0f);
     const float scale = float(half((high - low) / top));
     const float inverted = scale == 0 ? 0 : 1 / scale;
     return {scale, inverted, clamp(rint(-low * inverted), 0.0f, top), 0};
   }
-  static float code(Scaled s, float value) {
+  static float code(GroupScale s, float value) {
     const float scaled = value * s.inverse;
     return rint(scaled + s.zero);
   }
-  static void put(device void* scales, device void* zeros, ulong at, Scaled s) {
+  static void put(device void* scales, device void* zeros, ulong at, GroupScale s) {
     static_cast<device half*>(scales)[at] = half(s.scale);
     static_cast<device uchar*>(zeros)[at] = uchar(s.zero);
   }
-  static bool fits(Scaled s) { return isfinite(s.scale); }
+  static bool fits(GroupScale s) { return isfinite(s.scale); }
 };
 
 // MLX's: the end of the range that lies farther from zero is exact.
 template <uint BITS>
 struct AffineGroup {
-  static Scaled fit(thread const Values& v) {
+  static GroupScale fit(thread const BlockValues& v) {
     constexpr float top = (1 << BITS) - 1;
     const bool downwards = abs(v.low) > abs(v.high);
     const float size = max((v.high - v.low) / top, 1e-7f);
@@ -204,13 +204,13 @@ struct AffineGroup {
     const float steps = rint(edge / scale);
     return {steps != 0 ? edge / steps : scale, 0, 0, steps != 0 ? edge : 0.0f};
   }
-  static float code(Scaled s, float value) { return rint((value - s.offset) / s.scale); }
-  static void put(device void* scales, device void* biases, ulong at, Scaled s) {
+  static float code(GroupScale s, float value) { return rint((value - s.offset) / s.scale); }
+  static void put(device void* scales, device void* biases, ulong at, GroupScale s) {
     ::put(scales, at, s.scale);
     ::put(biases, at, s.offset);
   }
   // Decoding multiplies before it adds the offset; bfloat16 rounds a scale up by 1/256 at most.
-  static bool fits(Scaled s) {
+  static bool fits(GroupScale s) {
     constexpr float most = ((1 << BITS) - 1) * (1 + 1 / 256.0f);
     return isfinite(s.scale * most) &&
            (VALUES != HALF || (fits_half(s.scale) && fits_half(s.offset)));
@@ -239,11 +239,11 @@ inline void put_stream(device uchar* to, thread const uchar (&code)[MOST], uint 
 template <typename G, uint BITS>
 kernel void encode_groups(device const void* x [[buffer(0)]], device uchar* codes [[buffer(1)]],
                           device void* scales [[buffer(2)]], device void* offsets [[buffer(3)]],
-                          device Report& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
+                          device BlockReport& wrong [[buffer(4)]], uint at [[thread_position_in_grid]]) {
   constexpr float top = (1 << BITS) - 1;
-  Values values;
+  BlockValues values;
   load(values, values_at(x, ulong(at) * GROUP), GROUP);
-  const Scaled scaled = G::fit(values);
+  const GroupScale scaled = G::fit(values);
   if (!values.finite || !G::fits(scaled)) report(wrong, at);
   G::put(scales, offsets, at, scaled);
   uchar code[MOST];

@@ -2,10 +2,10 @@
 
 #define BLOCKS(name, kind)                                                                \
   template [[host_name("quantize_block_" #name)]] kernel void encode_blocks<kind>(        \
-      device const void*, device uchar*, device Report&, uint);
+      device const void*, device uchar*, device BlockReport&, uint);
 #define GROUPS(name, kind, bits)                                                          \
   template [[host_name("quantize_block_" #name)]] kernel void encode_groups<kind<bits>, bits>( \
-      device const void*, device uchar*, device void*, device void*, device Report&, uint);
+      device const void*, device uchar*, device void*, device void*, device BlockReport&, uint);
 #define BITS(bits)                                       \
   GROUPS(q##bits, AsymmetricGroup, bits)                 \
   GROUPS(q##bits##_symmetric, SymmetricGroup, bits)

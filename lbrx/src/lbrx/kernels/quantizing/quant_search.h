@@ -12,7 +12,7 @@ struct Groups {
   float at[S][G];
 };
 
-struct Lanes {
+struct GroupLanes {
   float of[G];
 };
 
@@ -40,8 +40,8 @@ inline float extreme(thread const float* x) {
 }
 
 template <uint S>
-inline Lanes extremes(thread const Groups<S>& v) {
-  Lanes result;
+inline GroupLanes extremes(thread const Groups<S>& v) {
+  GroupLanes result;
   for (uint g = 0; g < G; g++) result.of[g] = v.at[0][g];
   for (uint i = 1; i < S; i++)
     for (uint g = 0; g < G; g++)
@@ -62,7 +62,7 @@ struct Candidates {
 
 template <uint S>
 inline Groups<S> offset_weights(thread const Groups<S>& v, bool even) {
-  Lanes sum = {};
+  GroupLanes sum = {};
   for (uint i = 0; i < S; i++)
     for (uint g = 0; g < G; g++) sum.of[g] += v.at[i][g] * v.at[i][g];
   for (uint g = 0; g < G; g++) sum.of[g] = even ? 0.0f : sqrt(sum.of[g] / S);
@@ -75,7 +75,7 @@ inline Groups<S> offset_weights(thread const Groups<S>& v, bool even) {
 template <typename C, uint S>
 struct OffsetSearch {
   Groups<S> weight, above, code;
-  Lanes low, span, w, wv, scale, shift, error;
+  GroupLanes low, span, w, wv, scale, shift, error;
 
   void start(thread const Groups<S>& v) {
     weight = offset_weights(v, C::absolute);
@@ -95,8 +95,8 @@ struct OffsetSearch {
   }
 
   // The least-squares scale and shift for given codes; NaN if the codes do not determine them.
-  void fit(float steps, thread Lanes& fitted, thread Lanes& shifted) {
-    Lanes ratio, q = {}, qq = {}, qv = {};
+  void fit(float steps, thread GroupLanes& fitted, thread GroupLanes& shifted) {
+    GroupLanes ratio, q = {}, qq = {}, qv = {};
     for (uint g = 0; g < G; g++) {
       const float range = span.of[g] - shift.of[g];
       ratio.of[g] = range > 0 ? steps / range : 0.0f;
@@ -122,8 +122,8 @@ struct OffsetSearch {
     }
   }
 
-  void keep_better(Lanes fitted, Lanes shifted) {
-    Lanes sum = {};
+  void keep_better(GroupLanes fitted, GroupLanes shifted) {
+    GroupLanes sum = {};
     for (uint i = 0; i < S; i++)
       for (uint g = 0; g < G; g++) {
         const float x = code.at[i][g] * fitted.of[g] + shifted.of[g] - above.at[i][g];
@@ -139,7 +139,7 @@ struct OffsetSearch {
 
   void run(thread const Groups<S>& v) {
     start(v);
-    Lanes fitted, shifted;
+    GroupLanes fitted, shifted;
     fit(C::top, fitted, shifted);
     keep_better(scale, shift);
     for (uint i = 0; i < C::tries; i++) {
@@ -183,15 +183,15 @@ inline OffsetScales<N> encode_offset(thread const Groups<S>& v, thread const Off
 
 // Weights are the values' squares.
 template <int HALF_RANGE, uint S>
-inline Lanes centred_scales(thread const Groups<S>& v) {
-  Lanes peak = extremes(v), scale, best = {}, inverted;
+inline GroupLanes centred_scales(thread const Groups<S>& v) {
+  GroupLanes peak = extremes(v), scale, best = {}, inverted;
   for (uint g = 0; g < G; g++) scale.of[g] = peak.of[g] / -float(HALF_RANGE);
   for (uint g = 0; g < G; g++) inverted.of[g] = inverse(peak.of[g]);
   for (int trial = 0; trial < 19; trial++) {
     // 0, -1, 1, -2, 2 ... tenths
     const int tenths = trial % 2 ? -(trial + 1) / 2 : trial / 2;
     const float steps = float(-10 * HALF_RANGE - tenths) / 10;
-    Lanes products = {}, squares = {}, by;
+    GroupLanes products = {}, squares = {}, by;
     for (uint g = 0; g < G; g++) by.of[g] = steps * inverted.of[g];
     for (uint i = 0; i < S; i++)
       for (uint g = 0; g < G; g++) {
@@ -212,8 +212,8 @@ inline Lanes centred_scales(thread const Groups<S>& v) {
 
 // Refine scales by changing single codes as long as the error decreases.
 template <int HALF_RANGE, uint S>
-inline Lanes descended_scales(thread const Groups<S>& v) {
-  Lanes peak = extremes(v), products = {}, squares = {}, result;
+inline GroupLanes descended_scales(thread const Groups<S>& v) {
+  GroupLanes peak = extremes(v), products = {}, squares = {}, result;
   Groups<S> code;
   for (uint g = 0; g < G; g++) peak.of[g] = -HALF_RANGE * inverse(peak.of[g]);
   for (uint i = 0; i < S; i++)
@@ -250,7 +250,7 @@ struct CentredScales {
 };
 
 template <int HALF_RANGE, int SCALE_RANGE, uint S>
-inline CentredScales encode_centred(thread const Groups<S>& v, thread const Lanes& scales,
+inline CentredScales encode_centred(thread const Groups<S>& v, thread const GroupLanes& scales,
                                     thread uchar (&codes)[BLOCK]) {
   CentredScales result;
   result.d = extreme<G>(scales.of) / -float(SCALE_RANGE);
@@ -324,7 +324,7 @@ struct K2Block {
 
 struct K3Block {
   static constant constexpr uint BYTES = 110, GROUPS = 16, SIZE = 16;
-  using Found = Lanes;
+  using Found = GroupLanes;
   static void search(thread const Groups<SIZE>& v, thread Found& found) {
     found = descended_scales<4>(v);
   }
@@ -343,7 +343,7 @@ struct K3Block {
 
 struct K6Block {
   static constant constexpr uint BYTES = 210, GROUPS = 16, SIZE = 16;
-  using Found = Lanes;
+  using Found = GroupLanes;
   static void search(thread const Groups<SIZE>& v, thread Found& found) {
     found = centred_scales<32>(v);
   }
@@ -360,7 +360,7 @@ struct K6Block {
 
 template <typename B>
 kernel void search_blocks(device const void* x [[buffer(0)]], device uchar* blocks [[buffer(1)]],
-                          device Report& wrong [[buffer(2)]], constant ulong& count [[buffer(3)]],
+                          device BlockReport& wrong [[buffer(2)]], constant ulong& count [[buffer(3)]],
                           uint at [[thread_position_in_grid]]) {
   constexpr uint SIZE = B::SIZE, IN_BLOCK = B::GROUPS, TOGETHER = G / IN_BLOCK;
   Groups<SIZE> values;

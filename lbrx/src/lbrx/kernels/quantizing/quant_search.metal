@@ -2,7 +2,7 @@
 
 #define SEARCHED(name, ...)                                                          \
   template [[host_name("quantize_groups_" #name)]] kernel void search_blocks<__VA_ARGS__>( \
-      device const void*, device uchar*, device Report&, constant ulong&, uint);
+      device const void*, device uchar*, device BlockReport&, constant ulong&, uint);
 
 SEARCHED(q2_k, K2Block)
 SEARCHED(q3_k, K3Block)

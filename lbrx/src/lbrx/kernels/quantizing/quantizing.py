@@ -21,7 +21,7 @@ from lbrx.metal import Buffer, DeviceInfo
 from lbrx.ops import Spec
 from lbrx.quant import Encoder
 
-REPORT_BYTES = 12  # of a `Report`
+REPORT_BYTES = 12  # of a `BlockReport`
 
 
 family: KernelFamily[Blocks] = KernelFamily("quantize")

@@ -158,7 +158,7 @@ struct NormInf : Number<T, float, float, T> {
 
 // The index of the first largest or smallest element, or of the first NaN.
 template <typename T, typename Order>
-struct Place {
+struct IndexOfExtreme {
   using In = T;
   using Out = long;
   using Value = typename Types<T>::Value;
@@ -191,8 +191,8 @@ struct Place {
   static State from(State s, ushort by) { return {further(s.index, by), further(s.value, by)}; }
   static Out finish(State s, float) { return Out(s.index); }
 };
-template <typename T> using ArgMax = Place<T, Largest<typename Types<T>::Value>>;
-template <typename T> using ArgMin = Place<T, Smallest<typename Types<T>::Value>>;
+template <typename T> using ArgMax = IndexOfExtreme<T, Largest<typename Types<T>::Value>>;
+template <typename T> using ArgMin = IndexOfExtreme<T, Smallest<typename Types<T>::Value>>;
 
 // Squared distances from the mean, updated (Welford) and combined (Chan) without cancellation.
 template <typename T>

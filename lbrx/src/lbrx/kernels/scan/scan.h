@@ -11,51 +11,53 @@ constant constexpr uint CHUNK = 16;               // elements that are added up 
 constant constexpr uint SCAN_WIDTH = 32;          // of a simdgroup
 
 // A float total and what its rounding lost, as one more float: as good as twice the precision.
-struct Sum {
+struct RunningSum {
   float total = 0, lost = 0;
 };
-struct Product {
+struct RunningProduct {
   float total = 1, lost = 0;
 };
-struct IntegerProduct {
+struct RunningIntegerProduct {
   ulong total = 1;
 };
 
-inline Sum joined(Sum a, float x) {
+inline RunningSum joined(RunningSum a, float x) {
   const float total = a.total + x;
   const float taken = total - a.total;
   const float lost = (a.total - (total - taken)) + (x - taken);
   return {total, a.lost + (fabs(total) < INFINITY ? lost : 0.0f)};
 }
-inline Sum joined(Sum a, Sum b) {
-  const Sum sum = joined(a, b.total);
+inline RunningSum joined(RunningSum a, RunningSum b) {
+  const RunningSum sum = joined(a, b.total);
   return {sum.total, sum.lost + b.lost};
 }
-inline float value(Sum a) { return a.total + a.lost; }
-inline float value(Sum a, float x) { return a.total + (a.lost + x); }
+inline float value(RunningSum a) { return a.total + a.lost; }
+inline float value(RunningSum a, float x) { return a.total + (a.lost + x); }
 
-inline Product joined(Product a, float x) {
+inline RunningProduct joined(RunningProduct a, float x) {
   const float total = a.total * x;
   const float lost = fma(a.total, x, -total) + a.lost * x;
   return {total, fabs(total) < INFINITY ? lost : 0.0f};
 }
-inline Product joined(Product a, Product b) {
-  const Product product = joined(a, b.total);
+inline RunningProduct joined(RunningProduct a, RunningProduct b) {
+  const RunningProduct product = joined(a, b.total);
   const float lost = product.lost + a.total * b.lost;
   return {product.total, fabs(product.total) < INFINITY ? lost : 0.0f};
 }
-inline float value(Product a) { return a.total + a.lost; }
-inline float value(Product a, Product b) { return value(joined(a, b)); }
+inline float value(RunningProduct a) { return a.total + a.lost; }
+inline float value(RunningProduct a, RunningProduct b) { return value(joined(a, b)); }
 
 inline float joined(float a, float x) { return a + x; }
 inline ulong joined(ulong a, ulong x) { return a + x; }
 inline ulong value(ulong a) { return a; }
 inline ulong value(ulong a, ulong x) { return a + x; }
 
-inline IntegerProduct joined(IntegerProduct a, ulong x) { return {a.total * x}; }
-inline IntegerProduct joined(IntegerProduct a, IntegerProduct b) { return {a.total * b.total}; }
-inline ulong value(IntegerProduct a) { return a.total; }
-inline ulong value(IntegerProduct a, IntegerProduct b) { return a.total * b.total; }
+inline RunningIntegerProduct joined(RunningIntegerProduct a, ulong x) { return {a.total * x}; }
+inline RunningIntegerProduct joined(RunningIntegerProduct a, RunningIntegerProduct b) {
+  return {a.total * b.total};
+}
+inline ulong value(RunningIntegerProduct a) { return a.total; }
+inline ulong value(RunningIntegerProduct a, RunningIntegerProduct b) { return a.total * b.total; }
 
 // What elements are joined in, what a total is, and totals side by side.
 template <typename Own>
@@ -94,13 +96,13 @@ template <typename F, typename I> struct Either<bfloat, F, I> { using type = F; 
 struct Adding {
   static constant constexpr bool in_order = false;
   template <typename T>
-  using Totals = typename Either<T, FloatTotals<Sum>, IntegerTotals<ulong>>::type;
+  using Totals = typename Either<T, FloatTotals<RunningSum>, IntegerTotals<ulong>>::type;
   template <typename T> using Prefix = typename Totals<T>::Value;
 };
 struct Multiplying {
   static constant constexpr bool in_order = true;  // see join_all
   template <typename T>
-  using Totals = typename Either<T, FloatTotals<Product>, IntegerTotals<IntegerProduct>>::type;
+  using Totals = typename Either<T, FloatTotals<RunningProduct>, IntegerTotals<RunningIntegerProduct>>::type;
   template <typename T> using Prefix = typename Totals<T>::Total;
 };
 template <typename Op, typename T> using Total = typename Op::template Totals<T>::Total;
@@ -109,7 +111,7 @@ template <typename Op, typename T> using Value = typename Op::template Totals<T>
 // ---- serial: one thread a block ----
 
 // A block of a run, or of runs side by side.
-struct Block {
+struct ScanBlock {
   ulong first;    // element of the array
   ulong total;    // where its total is, or that of the first of them
   uint count;     // elements of a run
@@ -117,7 +119,7 @@ struct Block {
 };
 
 template <uint N>
-inline Block block_of(constant ScanRecord& s, ulong task) {
+inline ScanBlock block_of(constant ScanRecord& s, ulong task) {
   const ulong tiles = (s.inner + N - 1) / N;
   const ulong column = task % tiles * N;
   const ulong block = task / tiles % s.blocks, run = task / tiles / s.blocks;
@@ -146,12 +148,12 @@ inline void join_lanes(device const T* x, uint count, thread Own& total) {
   for (; i < count; i++) total = joined(total, float(x[i]));
 }
 template <typename T>
-inline void join_all(device const T* x, uint count, thread Sum& total) {
+inline void join_all(device const T* x, uint count, thread RunningSum& total) {
   join_lanes(x, count, total);
 }
 // In order: a product of elements that are not neighbours may overflow where no prefix does.
 template <typename T>
-inline void join_all(device const T* x, uint count, thread Product& total) {
+inline void join_all(device const T* x, uint count, thread RunningProduct& total) {
   for (uint i = 0; i < count; i++) total = joined(total, float(x[i]));
 }
 
@@ -161,7 +163,7 @@ kernel void total_rows(device const T* in [[buffer(0)]],
                        constant ScanRecord& s [[buffer(2)]],
                        uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
-  const Block block = block_of<1>(s, task_of(position));
+  const ScanBlock block = block_of<1>(s, task_of(position));
   Total<Op, T> total = {};
   join_all(in + block.first, block.count, total);
   totals[block.total] = total;
@@ -169,7 +171,7 @@ kernel void total_rows(device const T* in [[buffer(0)]],
 
 // The total of a chunk from its running sums, which each lost something too.
 template <typename T>
-inline Sum total_of(device const T* x, thread const float* sums) {
+inline RunningSum total_of(device const T* x, thread const float* sums) {
   float lost[CHUNK];
   for (uint j = 0; j < CHUNK; j++) {
     const float before = j == 0 ? 0.0f : sums[j - 1];
@@ -191,14 +193,14 @@ inline void walk(device const T* x, device Out* y, uint count, Total total) {
   }
 }
 template <typename T, typename Out>
-inline void walk(device const T* x, device Out* y, uint count, Product total) {
+inline void walk(device const T* x, device Out* y, uint count, RunningProduct total) {
   for (uint i = 0; i < count; i++) {
     total = joined(total, float(x[i]));
     y[i] = Out(value(total));
   }
 }
 template <typename T, typename Out>
-inline void walk(device const T* x, device Out* y, uint count, Sum total) {
+inline void walk(device const T* x, device Out* y, uint count, RunningSum total) {
   uint i = 0;
   for (; i + CHUNK <= count; i += CHUNK) {
     float sums[CHUNK], sum = 0;
@@ -218,7 +220,7 @@ kernel void scan_rows(device const T* in [[buffer(0)]], device Out* out [[buffer
                       constant ScanRecord& s [[buffer(3)]],
                       uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
-  const Block block = block_of<1>(s, task_of(position));
+  const ScanBlock block = block_of<1>(s, task_of(position));
   Total<Op, T> total = {};
   if (s.blocks > 1) total = before[block.total];
   walk(in + block.first, out + block.first, block.count, total);
@@ -230,7 +232,7 @@ kernel void total_columns(device const T* in [[buffer(0)]],
                           constant ScanRecord& s [[buffer(2)]],
                           uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
-  const Block block = block_of<N>(s, task_of(position));
+  const ScanBlock block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
   typename Op::template Totals<T>::template Lanes<N> lanes;
   for (uint j = 0; j < block.columns; j++) lanes.set(j, {});
@@ -248,7 +250,7 @@ kernel void scan_columns(device const T* in [[buffer(0)]], device Out* out [[buf
                          constant ScanRecord& s [[buffer(3)]],
                          uint2 position [[thread_position_in_grid]]) {
   if (task_of(position) >= s.tasks) return;
-  const Block block = block_of<N>(s, task_of(position));
+  const ScanBlock block = block_of<N>(s, task_of(position));
   device const T* x = in + block.first;
   device Out* y = out + block.first;
   typename Op::template Totals<T>::template Lanes<N> lanes;
@@ -286,26 +288,26 @@ inline float earlier(float x, ushort by) { return simd_shuffle_up(x, by); }
 inline ulong earlier(ulong x, ushort by) {
   return as_type<ulong>(simd_shuffle_up(as_type<uint2>(x), by));
 }
-inline Product earlier(Product x, ushort by) {
+inline RunningProduct earlier(RunningProduct x, ushort by) {
   return {simd_shuffle_up(x.total, by), simd_shuffle_up(x.lost, by)};
 }
-inline IntegerProduct earlier(IntegerProduct x, ushort by) { return {earlier(x.total, by)}; }
+inline RunningIntegerProduct earlier(RunningIntegerProduct x, ushort by) { return {earlier(x.total, by)}; }
 inline ulong later(ulong x, ushort by) {
   return as_type<ulong>(simd_shuffle_down(as_type<uint2>(x), by));
 }
-inline Sum later(Sum x, ushort by) {
+inline RunningSum later(RunningSum x, ushort by) {
   return {simd_shuffle_down(x.total, by), simd_shuffle_down(x.lost, by)};
 }
-inline Product later(Product x, ushort by) {
+inline RunningProduct later(RunningProduct x, ushort by) {
   return {simd_shuffle_down(x.total, by), simd_shuffle_down(x.lost, by)};
 }
-inline IntegerProduct later(IntegerProduct x, ushort by) { return {later(x.total, by)}; }
+inline RunningIntegerProduct later(RunningIntegerProduct x, ushort by) { return {later(x.total, by)}; }
 inline float last(float x) { return simd_broadcast(x, ushort(SCAN_WIDTH - 1)); }
 inline ulong last(ulong x) {
   return as_type<ulong>(simd_broadcast(as_type<uint2>(x), ushort(SCAN_WIDTH - 1)));
 }
-inline Product last(Product x) { return {last(x.total), last(x.lost)}; }
-inline IntegerProduct last(IntegerProduct x) { return {last(x.total)}; }
+inline RunningProduct last(RunningProduct x) { return {last(x.total), last(x.lost)}; }
+inline RunningIntegerProduct last(RunningIntegerProduct x) { return {last(x.total)}; }
 
 // The total of all lanes, in the first one.
 template <typename T> inline T joined_lanes(T total) {
@@ -321,7 +323,7 @@ kernel void total_rows_simd(device const T* in [[buffer(0)]],
                             uint lane [[thread_index_in_simdgroup]]) {
   const ulong task = task_of(position) / SCAN_WIDTH;
   if (task >= s.tasks) return;
-  const Block block = block_of<1>(s, task);
+  const ScanBlock block = block_of<1>(s, task);
   Total<Op, T> total = {};
   for (uint i = 0; i < block.count; i += SCAN_WIDTH) {
     Total<Op, T> part = {};
@@ -342,7 +344,7 @@ kernel void scan_rows_simd(device const T* in [[buffer(0)]], device Out* out [[b
   using Prefix = typename Op::template Prefix<T>;
   const ulong task = task_of(position) / SCAN_WIDTH;
   if (task >= s.tasks) return;
-  const Block block = block_of<1>(s, task);
+  const ScanBlock block = block_of<1>(s, task);
   Total<Op, T> total = {};
   if (s.blocks > 1) total = before[block.total];
   for (uint i = 0; i < block.count; i += SCAN_WIDTH) {
