@@ -7,13 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softmetal.errors import SettingError, SoftmetalError, ToolchainError
 
 if TYPE_CHECKING:
-    from softmetal.types import Program
+    from softmetal.source_checks import CheckedSource
+    from softmetal.types import CompileOptions, Program
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -44,45 +44,61 @@ def _complain(text: object) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Compile a file; print clang's diagnostics and a table of its kernels."""
-    from softmetal import compiler, env
-    from softmetal.errors import CompileError
+    """Compile sources without running them; print clang's diagnostics and what was found."""
+    from softmetal import source_checks
+
+    files = source_checks.files_of(options.files)
+    checked = source_checks.check_all(files, _compile_options(options))
+    form = options.form
+    if form is None:
+        status = 0
+        for each in checked:
+            _print_checked(each, len(files) > 1, options.modes)
+            status |= each.program is None
+        return status
+    results = list(checked)
+    print(getattr(source_checks, f"as_{form}")(results))
+    return int(any(each.program is None for each in results))
+
+
+def _compile_options(options: argparse.Namespace) -> CompileOptions:
+    from softmetal import env
     from softmetal.types import CompileOptions
 
-    file = Path(options.file)
-    try:
-        source = file.read_text()
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise SoftmetalError(f"cannot read {_shown(options.file)}: {reason}") from None
     macros = (item.partition("=") for item in options.define)
-    settings = CompileOptions(
+    return CompileOptions(
         finite_math=env.finite_math(),
         macros=tuple((name, value if equals else "1") for name, equals, value in macros),
-        include_dirs=(str(file.parent), *options.include),
-        file_name=options.file,
+        include_dirs=tuple(options.include),
         language_version=options.std,
         strict="msl" in env.strict() if options.strict is None else options.strict,
         limits=True,
     )
-    try:
-        program, warnings = compiler.check(source, settings)
-    except CompileError as problem:
-        print(problem.diagnostics.rstrip(), file=sys.stderr)
-        return 1
-    if not settings.strict:
-        warnings += compiler.check_address_spaces(source, settings)
-    if warnings.strip():
-        print(warnings.rstrip(), file=sys.stderr)
-    if options.modes:
-        rows = [
-            (name, each.mode.name, "; ".join(each.reasons))
-            for name, each in compiler.outcomes(program)
-        ]
-        _print_table([("kernel", "mode", "why not a faster one"), *rows])
+
+
+def _print_checked(checked: CheckedSource, is_one_of_many: bool, shows_modes: bool) -> None:
+    """Messages go to standard error. One file has a table of its kernels, of many each a line."""
+    if checked.text.strip():
+        print(checked.text.rstrip(), file=sys.stderr)
+    if checked.program is None:
+        if is_one_of_many:
+            print(f"{checked.file}: does not compile")
+    elif shows_modes:
+        _print_modes(checked.program)
+    elif is_one_of_many:
+        count = len(checked.program.functions)
+        print(f"{checked.file}: {count} kernel{'' if count == 1 else 's'}")
     else:
-        _print_kernels(program)
-    return 0
+        _print_kernels(checked.program)
+
+
+def _print_modes(program: Program) -> None:
+    from softmetal import compiler
+
+    rows = [
+        (name, each.mode.name, "; ".join(each.reasons)) for name, each in compiler.outcomes(program)
+    ]
+    _print_table([("kernel", "mode", "why not a faster one"), *rows])
 
 
 def _language_version(text: str) -> int:
@@ -198,8 +214,22 @@ def _parser() -> argparse.ArgumentParser:
         help="run a file, with arguments of its own",
     )
     run.set_defaults(function=_run)
-    check = commands.add_parser("check", help="compile a .metal file and list its kernels")
-    check.add_argument("file", metavar="FILE", help="a source in Metal Shading Language")
+    check = commands.add_parser("check", help="compile .metal files and list their kernels")
+    check.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a source in Metal Shading Language, a folder with .metal files, or a pattern (**)",
+    )
+    form = check.add_mutually_exclusive_group()
+    for name, what in (
+        ("json", "kernels and messages as JSON"),
+        ("sarif", "messages as SARIF 2.1.0, for code scanning and editors"),
+        ("github", "messages as commands that GitHub Actions shows in a pull request"),
+    ):
+        form.add_argument(
+            f"--{name}", dest="form", action="store_const", const=name, help=f"print {what}"
+        )
     check.add_argument(
         "-I",
         dest="include",
