@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import typing
 
+import numpy as np
 import pytest
-from test_server import ASK, folder, server
+from test_server import ASK, folder, model, server
 
-__all__ = ["folder", "server"]  # fixtures
+__all__ = ["folder", "model", "server"]  # fixtures
 
 
 def test_openai(server):
@@ -174,6 +175,81 @@ def test_tools_ollama(server):
     assert client.chat(model="tiny", messages=talk, options=options).prompt_eval_count > (
         client.chat(model="tiny", messages=ASK, options=options).prompt_eval_count
     )
+
+
+def test_responses(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    wanted = {"model": "tiny", "temperature": 0, "max_output_tokens": 12}
+    chat = client.chat.completions.create(
+        model="tiny", messages=ASK, max_tokens=12, temperature=0
+    ).choices[0]
+    whole = client.responses.create(input=ASK, **wanted)
+    assert whole.output_text == chat.message.content
+    assert (
+        client.responses.create(input=ASK[0]["content"], **wanted).output_text == whole.output_text
+    )
+    assert whole.status == ("incomplete" if chat.finish_reason == "length" else "completed")
+    assert 0 < whole.usage.output_tokens <= 12
+    with client.responses.stream(input=ASK, **wanted) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[:4] == [
+        *("response.created", "response.in_progress"),
+        *("response.output_item.added", "response.content_part.added"),
+    ]
+    assert kinds[-1] == f"response.{whole.status}"
+    form = {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA}}
+    made = client.responses.create(input=ASK, model="tiny", text=form)
+    assert is_person(made.output_text)
+    tool = {"type": "function", **ABOUT, "parameters": PARAMETERS}
+    tools = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    with client.responses.stream(input=ASK, model="tiny", **tools) as stream:
+        for _ in stream:
+            pass
+        (call,) = stream.get_final_response().output
+    assert is_weather(call.name, json.loads(call.arguments))
+    answered = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    item = call.model_dump(include={"type", "call_id", "name", "arguments"})
+    more = client.responses.create(input=[*ASK, item, answered], **wanted)
+    assert more.usage.input_tokens > whole.usage.input_tokens
+    for bad in ({"previous_response_id": "x"}, {"store": True}, {"input": [{"type": "odd"}]}):
+        with pytest.raises(openai.BadRequestError, match=next(iter(bad))):
+            client.responses.create(**{"input": ASK, **wanted, **bad})
+
+
+def test_embeddings(server, model):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    texts = ["Hello, world!", "naïve café " * 40]
+    made = client.embeddings.create(model="tiny", input=texts)
+    for text, one in zip(texts, made.data, strict=True):
+        tokens = model.prompt_tokens(text)
+        expected = mean_state(model, tokens)
+        np.testing.assert_allclose(one.embedding, expected, atol=2e-5)
+    floats = client.embeddings.create(model="tiny", input=texts[0], encoding_format="float")
+    np.testing.assert_allclose(floats.data[0].embedding, made.data[0].embedding, atol=1e-7)
+    np.testing.assert_allclose(model.embed(texts[1]), made.data[1].embedding, atol=2e-5)
+    assert made.usage.prompt_tokens == sum(len(model.prompt_tokens(text)) for text in texts)
+    ids = client.embeddings.create(model="tiny", input=[model.prompt_tokens(texts[0])])
+    assert ids.data[0].embedding == made.data[0].embedding
+    for bad in ({"input": []}, {"input": "word " * 2000}, {"dimensions": 3}, {"input": [[-1]]}):
+        with pytest.raises(openai.BadRequestError):
+            client.embeddings.create(**{"model": "tiny", "input": "Hello", **bad})
+    ollama = pytest.importorskip("ollama").Client(host=server.url)
+    same = ollama.embed(model="tiny", input=texts)
+    np.testing.assert_allclose(same.embeddings[1], made.data[1].embedding, atol=1e-6)
+
+
+def mean_state(model, tokens) -> np.ndarray:
+    """The mean in float64 of states that are known to be right, as their products with the head are
+    the logits."""
+    network, engine = model.engine.network, model.engine
+    last = engine.final_states(tokens).numpy().astype(np.float64)
+    scores = engine.all_logits(tokens).numpy()
+    head = network.head.numpy().astype(np.float64)
+    np.testing.assert_allclose(last @ head.T, scores, atol=1e-3)
+    mean = last.mean(axis=0)
+    return mean / np.linalg.norm(mean)
 
 
 def test_anthropic(server):

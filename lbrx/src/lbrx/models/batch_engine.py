@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -115,6 +115,7 @@ class BatchEngine:
         self.quantum = quantum
         self.most_waiting = most_waiting
         self._waiting: deque[Job] = deque()
+        self._calls: deque[Iterator[None]] = deque()
         self._running: dict[int, Job] = {}
         self._used = [0] * slots  # when each slot was last given away
         self._turn = 0
@@ -142,6 +143,17 @@ class BatchEngine:
         called any more."""
         job.cancelled = True
 
+    def call(self, work: Iterator[None]) -> None:
+        """Have other work done by the thread that computes: a piece of it after each step, and
+        nothing of the next one before its end. It tells of its result and its errors itself."""
+        with self._changed:
+            if self._closing:
+                raise QueueFullError("the engine is being closed")
+            if len(self._calls) >= self.most_waiting:
+                raise QueueFullError(f"{len(self._calls):,} calls are waiting: try again later")
+            self._calls.append(work)
+            self._changed.notify()
+
     @property
     def waiting(self) -> int:
         """The number of texts without a slot."""
@@ -162,9 +174,9 @@ class BatchEngine:
         """Make steps while there are texts, and wait for more, until `close`."""
         while True:
             with self._changed:
-                while not (self._waiting or self._running or self._closing):
+                while not (self._is_busy or self._closing):
                     self._changed.wait()
-                if not (self._waiting or self._running):
+                if not self._is_busy:
                     return
             self.step()
 
@@ -185,7 +197,24 @@ class BatchEngine:
             for slot, job in list(self._running.items()):
                 self.slots.tokens[slot] = []
                 self._end(job, problem)
-        return bool(self._waiting or self._running)
+        self._advance_call()
+        return self._is_busy
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._waiting or self._running or self._calls)
+
+    def _advance_call(self) -> None:
+        """Do the next piece of the first call."""
+        if not self._calls:
+            return
+        try:
+            next(self._calls[0])
+        except StopIteration:
+            self._calls.popleft()
+        except Exception:
+            log.exception("a call between steps failed")
+            self._calls.popleft()
 
     def _drop_cancelled(self) -> None:
         with self._changed:

@@ -240,6 +240,24 @@ class Engine:
     def all_logits(self, tokens: Sequence[int], first: int = 0) -> Tensor:
         """The logits after each of these tokens, (tokens, vocabulary). `first` tokens before them
         are in the cache."""
+        ids, step = self._reading(tokens, first)
+        logits = self.network.logits(ids, step, every=True)
+        start(logits)
+        self.cached_tokens += tokens
+        return logits[0]
+
+    def final_states(self, tokens: Sequence[int], first: int = 0) -> Tensor:
+        """The hidden states after the last norm at each of these tokens, (tokens, hidden) in
+        float32. `first` tokens before them are in the cache."""
+        ids, step = self._reading(tokens, first)
+        normed, _ = self.network.norm.of_sum(*self.network.hidden_states(ids, step))
+        states = normed.astype(dt.float32)
+        start(states)
+        self.cached_tokens += tokens
+        return states[0]
+
+    def _reading(self, tokens: Sequence[int], first: int) -> tuple[Tensor, ForwardStep]:
+        """What the network needs to read tokens after `first` that are in the cache."""
         cache = self.reserve(1, first + len(tokens))
         if self.network.config.states and first not in (0, self.advanced):
             raise LbrxError(
@@ -251,10 +269,7 @@ class Engine:
         places = np.arange(first, first + len(tokens), dtype=np.int32)
         length = np.array([first + len(tokens)], np.int32)
         step = ForwardStep(cache, self._tensor(places[None]), self._tensor(length))
-        logits = self.network.logits(self._tensor(np.array([tokens])), step, every=True)
-        start(logits)
-        self.cached_tokens += tokens
-        return logits[0]
+        return self._tensor(np.array([tokens])), step
 
     def layer_inputs(self, tokens: Sequence[int], layers: int | None = None) -> list[Tensor]:
         """The hidden states that enter each of the first `layers` layers, by default all, when the

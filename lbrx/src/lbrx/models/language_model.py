@@ -16,6 +16,7 @@ from lbrx.models import chat, constraints, generation, prompt_cache
 from lbrx.models.chat import Message
 from lbrx.models.config import ModelConfig
 from lbrx.models.constraints import RuledVocabulary
+from lbrx.models.embeddings import Embedding, embedding_steps
 from lbrx.models.engine import Engine
 from lbrx.models.generation import (
     FinishReason,
@@ -234,6 +235,20 @@ class LanguageModel:
                 raise not_finite(first + len(piece))
             self.engine.report(begin + first + len(piece), len(text))
         return result
+
+    def embed(self, prompt: Prompt) -> Embedding:
+        """The embedding of a text: the mean of its last hidden states, of length 1. Texts of like
+        meaning have a larger product, the more so from a model that was trained for it."""
+        tokens = self.prompt_tokens(prompt)
+        check_prompt(len(tokens), self.engine.context, self.config.context)
+        with self.engine.lock:
+            steps = embedding_steps(self.engine, tokens)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as ended:
+                    result: Embedding = ended.value
+                    return result
 
     def save_prompt(self, path: str | PathLike[str]) -> None:
         """Save the cache of the last single text to a file, so that another process can continue

@@ -15,7 +15,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from lbrx.errors import LbrxError
-from lbrx.serve import anthropic_api, chat_page, metrics, ollama_api, openai_api
+from lbrx.serve import (
+    anthropic_api,
+    chat_page,
+    embeddings_api,
+    metrics,
+    ollama_api,
+    openai_api,
+    responses_api,
+)
 from lbrx.serve.problems import TOO_LARGE, RequestError, body_of, status_of
 from lbrx.serve.service import Answers, Service
 
@@ -52,6 +60,21 @@ def make_app(service: Service) -> Starlette:
     async def tags(request: Request) -> Response:
         return JSONResponse(ollama_api.tags(service))
 
+    async def responses(request: Request) -> Response:
+        body = await read_json(request)
+        answers = await responses_api.start(service, body)
+        if body.get("stream"):
+            return _events(answers, responses_api.events(service, answers, body))
+        return await _whole(request, answers, responses_api.answer(service, answers, body))
+
+    async def embeddings(request: Request) -> Response:
+        body = await read_json(request)
+        return JSONResponse(await embeddings_api.openai_answer(service, body))
+
+    async def ollama_embed(request: Request) -> Response:
+        body = await read_json(request)
+        return JSONResponse(await embeddings_api.ollama_answer(service, body))
+
     async def models(request: Request) -> Response:
         return JSONResponse(openai_api.models(service))
 
@@ -70,10 +93,13 @@ def make_app(service: Service) -> Starlette:
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
         Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/responses", responses, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/api/chat", ollama_chat, methods=["POST"]),
         Route("/api/generate", ollama_generate, methods=["POST"]),
+        Route("/api/embed", ollama_embed, methods=["POST"]),
         Route("/api/tags", tags),
         Route("/health", health),
         Route("/metrics", numbers),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from lbrx.models import LanguageModel
 from lbrx.models.batch_engine import BatchEngine, Job, Piece
+from lbrx.models.embeddings import Embedding, embedding_steps
 from lbrx.models.generation import TextState
 from lbrx.models.language_model import read_options
 from lbrx.serve.answer_reader import AnswerReader, Part, PartKind
@@ -54,6 +55,37 @@ class Service:
         """Let the model complete prompts, each `count` times. Raises LbrxError for bad ones."""
         texts = await asyncio.to_thread(self._texts, prompts, options, count)
         return Answers(self, texts)
+
+    async def embedding(self, tokens: Sequence[int]) -> Embedding:
+        """The embedding of a text."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Embedding] = loop.create_future()
+
+        def tell(result: Embedding | Exception) -> None:
+            if made.done():  # the client has gone
+                return
+            if isinstance(result, Exception):
+                made.set_exception(result)
+            else:
+                made.set_result(result)
+
+        def work() -> Iterator[None]:
+            result: Embedding | Exception | None = None
+            try:
+                with self.model.engine.lock:
+                    steps = embedding_steps(self.model.engine, tokens, self.engine.chunk)
+                    while result is None and not made.done():
+                        try:
+                            yield next(steps)
+                        except StopIteration as ended:
+                            result = ended.value
+            except Exception as problem:
+                result = problem
+            if result is not None:
+                loop.call_soon_threadsafe(tell, result)
+
+        self.engine.call(work())
+        return await asyncio.wait_for(made, self.timeout)
 
     async def chat(self, request: ChatRequest, options: dict[str, Any], count: int = 1) -> Answers:
         """Let the model answer a conversation `count` times."""
