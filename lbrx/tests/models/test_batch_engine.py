@@ -11,7 +11,7 @@ import lbrx
 from lbrx.errors import LbrxError
 from lbrx.models import LanguageModel, batch_engine
 from lbrx.models.batch_engine import BatchEngine, Job, Piece, QueueFullError
-from lbrx.models.generation import TextState
+from lbrx.models.drafts import LookUp
 from lbrx.models.language_model import read_options
 from lbrx.models.sampling import Sampling, adjusted
 from lbrx.models.slots import Block, common_prefix
@@ -70,7 +70,7 @@ class Listener:
 def job(model: LanguageModel, prompt: str, repeat: int = 0, **options) -> Job:
     wanted = read_options({"ignore_end": True, "max_tokens": 8, **options})
     tokens = model.tokenizer.encode(prompt)
-    text = TextState(tokens, model.tokenizer, wanted, model.engine.context, repeat)
+    text = model.new_text(tokens, wanted, model.engine.context, repeat)
     return Job(text, model.end_tokens, Listener())
 
 
@@ -92,6 +92,85 @@ def alone(model: LanguageModel, prompt: str, **options) -> tuple[str, list[int],
     engine.submit(only)
     finish(engine)
     return answer(only)
+
+
+class Guesses(LookUp):
+    """Guesses that are right, wrong, or right for a while."""
+
+    def __init__(self, expected: list[int], rng: np.random.Generator) -> None:
+        super().__init__()
+        self.expected, self.rng = expected, rng
+
+    def guess(self, tokens, most):
+        size, right = (int(self.rng.integers(0, 8)) for _ in range(2))
+        coming = self.expected[len(tokens) : len(tokens) + min(size, most)]
+        return [*coming[:right], *((token + 1) % 600 for token in coming[right:])]
+
+
+@pytest.mark.parametrize("kind", ["llama", "phi3", "qwen3_moe", "deepseek_v2"])
+def test_guesses_change_no_text(models, kind):
+    """Texts with samplers and rules, beside each other, with guesses of which some are right: the
+    same tokens as one by one."""
+    model, rng = models(kind), np.random.default_rng([11, len(kind)])
+    kinds = [*SAMPLERS, {"regex": "([ab]{3}|c)*"}, {}, {}]
+    plan = [
+        (
+            random_prompt(rng),
+            {**options, "seed": number, "logprobs": True, "max_tokens": int(rng.integers(2, 30))},
+        )
+        for number, options in enumerate(kinds)
+    ]
+    expected = [alone(model, prompt, **options) for prompt, options in plan]
+    engine = BatchEngine(model.engine, 3, chunk=24, quantum=4, deterministic=True, look_up=True)
+    jobs = [job(model, prompt, **options) for prompt, options in plan]
+    for one, (_, tokens, _) in zip(jobs, expected, strict=True):
+        one.look_up = Guesses([*one.tokens, *tokens], rng)
+        engine.submit(one)
+    finish(engine)
+    assert [answer(one) for one in jobs] == expected
+    assert 0 < engine.counts.right_tokens < engine.counts.guessed_tokens
+
+
+def test_repetitive_texts_take_fewer_steps(models):
+    """A model that can only repeat "ab": most of its tokens are guessed."""
+    model = models("llama")
+    options = {"regex": "(abc abd ){30}", "max_tokens": 100}
+    only = job(model, "Hello", **options)
+    engine = BatchEngine(model.engine, 1, look_up=True)
+    engine.submit(only)
+    finish(engine)
+    assert answer(only)[:2] == alone(model, "Hello", **options)[:2]
+    assert engine.counts.steps < 0.6 * engine.counts.generated_tokens
+
+
+def test_guesses_are_what_followed_before():
+    look_up = LookUp()
+    assert look_up.guess([1, 2, 3, 4, 5, 9, 1, 2, 3], 4) == [4, 5, 9, 1]
+    assert look_up.guess([1, 2, 3, 4, 5, 9, 1, 2, 3, 4], 2) == [5, 9]
+    look_up.learn(2, 0)
+    assert look_up.guess([1, 2, 3, 4, 5, 9, 1, 2, 3, 4], 2) == []
+    assert LookUp().guess([1, 2, 3], 4) == []
+    assert LookUp().guess([], 4) == []
+    assert LookUp().guess([7, 7, 7, 7], 3) == [7]
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(0, 3, 200).tolist()
+    look_up = LookUp()
+    for end in range(len(tokens)):
+        assert look_up.guess(tokens[:end], 5) == slow_guess(tokens[:end], 5)
+
+
+def slow_guess(tokens, most):
+    for size in (4, 3, 2):
+        places = range(len(tokens) - 1, size - 1, -1)
+        for end in places if len(tokens) >= size else ():
+            if tokens[end - size : end] == tokens[len(tokens) - size :]:
+                return tokens[end : end + most]
+    return []
+
+
+def test_recurrent_layers_refuse_guesses(models):
+    with pytest.raises(LbrxError, match="leave out --draft"):
+        BatchEngine(models("mamba2").engine, 1, look_up=True)
 
 
 def random_prompt(rng: np.random.Generator) -> str:

@@ -47,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--timeout", type=float, default=600, metavar="S", help="seconds for an answer (600)")
     add(
+        "--draft",
+        choices=["ngram"],
+        help="guess tokens and check several in one pass: ngram guesses that a text goes on as it "
+        "did where its last tokens occurred before, as in code and answers about a text",
+    )
+    add(
         "--deterministic",
         action="store_true",
         help="an answer has the same bits whatever else is asked; reads prompts more slowly",
@@ -70,7 +76,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"lbrx: {warning}", file=sys.stderr)
     with listen(options.host, options.port) as bound:
         model = open_language_model(options)
-        engine = BatchEngine(model.engine, options.parallel, deterministic=options.deterministic)
+        engine = BatchEngine(
+            model.engine,
+            options.parallel,
+            deterministic=options.deterministic,
+            look_up=options.draft == "ngram",
+        )
         name = options.name or Path(options.model).stem or options.model
         service = Service(model, name, engine, options.timeout)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from lbrx.errors import LbrxError
 from lbrx.kernels.registry import deterministic
+from lbrx.models.drafts import LookUp, width_of
 from lbrx.models.engine import SHORT_PROMPT, Engine
 from lbrx.models.generation import FinishReason, TextState, check_prompt, not_finite
 from lbrx.models.memory_plan import CHUNK
@@ -56,6 +57,7 @@ class Job:
         """Tokens of the prompt that some slot held when it was first read."""
         self.cancelled = False
         self.slot = NO_SLOT
+        self.look_up: LookUp | None = None
         self.prefix_known = False
         """Whether its slot holds as much of the text as any other."""
         self.served = 0
@@ -84,6 +86,10 @@ class BatchCounts:
     cancelled: int = 0
     failed: int = 0
     preempted: int = 0
+    guessed_tokens: int = 0
+    """Tokens that were guessed and checked in one pass with others."""
+    right_tokens: int = 0
+    """Those of them that were right."""
 
 
 class BatchEngine:
@@ -105,12 +111,19 @@ class BatchEngine:
         quantum: int = QUANTUM,
         most_waiting: int = MOST_WAITING,
         deterministic: bool = False,
+        look_up: bool = False,
     ) -> None:
-        """With `deterministic`, a text has the same bits alone and in any company. Raises
-        LbrxError if the slots do not fit the memory."""
+        """With `deterministic`, a text has the same bits alone and in any company. With `look_up`,
+        tokens are guessed from what a text repeats. Raises LbrxError if the slots do not fit the
+        memory, or for guesses at texts of recurrent layers, whose states know no way back."""
         self.slots = Slots(engine, slots, context or engine.context)
         self.counts = BatchCounts()
         self.deterministic = deterministic
+        self.look_up = look_up
+        if look_up and self.slots.is_recurrent:
+            raise LbrxError(
+                "a model with recurrent layers cannot check guessed tokens: leave out --draft"
+            )
         self.chunk = chunk
         self.quantum = quantum
         self.most_waiting = most_waiting
@@ -326,6 +339,10 @@ class BatchEngine:
     def _decode(self) -> None:
         """Decode one token of each text that is read, and choose the next one of each."""
         ready = self._ready()
+        guesses = self._guesses(ready) if self.look_up else {}
+        if guesses:
+            self._verify(ready, guesses)
+            return
         decoded, jobs = self._started(ready)
         if decoded is None:
             return
@@ -369,9 +386,54 @@ class BatchEngine:
         meanwhile: where all rows have texts, whose next tokens are the most likely ones. States of
         recurrent layers could not be rolled back where one ends."""
         on_device = self.slots.cache.device != "cpu" and not self.slots.is_recurrent
-        full = len(jobs) == decoded.block.size
+        full = len(jobs) == decoded.block.size and not self.look_up
         if on_device and full and all(job.greedy_goes_on for job in jobs.values()):
             self._ahead = self.slots.decode_likely(decoded), dict(jobs)
+
+    def _guesses(self, ready: Mapping[int, Job]) -> dict[int, list[int]]:
+        """What may follow the texts that choose their next token; nothing unless there is on
+        average a guessed token for each text."""
+        guesses = {}
+        for slot, job in ready.items():
+            # The last token of the limit is never decoded.
+            left = min(
+                job.text.limit - len(job.text.tokens) - 1, self.slots.context - len(job.tokens)
+            )
+            if self._unread(job) == 1 and left > 0:
+                job.look_up = job.look_up or LookUp()
+                guesses[slot] = job.look_up.guess(job.tokens, left)
+        many = sum(map(len, guesses.values())) >= len(ready)
+        return {slot: guess for slot, guess in guesses.items() if guess} if many else {}
+
+    def _verify(self, ready: Mapping[int, Job], guesses: Mapping[int, list[int]]) -> None:
+        """Check guesses in one pass. The tokens are those that would have been chosen one by one:
+        each is chosen from its logits, and what was guessed counts as far as it is the same."""
+        self.counts.steps += 1
+        passed = {
+            slot: [job.tokens[len(self.slots.tokens[slot])], *guesses.get(slot, [])]
+            for slot, job in ready.items()
+        }
+        rows = self.slots.verify(passed, width_of(max(map(len, passed.values()))))
+        for slot, job in ready.items():
+            new, known = passed[slot], len(self.slots.tokens[slot])
+            self.slots.tokens[slot].append(new[0])
+            if self._unread(job) > 0:
+                continue
+            logits, right = rows[slot].numpy(), 0
+            for place in range(len(new)):
+                self._choose(job, logits[place])
+                is_right = job.tokens[known + place + 1 :] == new[place + 1 : place + 2]
+                if job.slot == NO_SLOT or not is_right:
+                    break
+                self.slots.tokens[slot].append(new[place + 1])
+                right += 1
+            self._note_guess(job, len(new) - 1, right)
+
+    def _note_guess(self, job: Job, guessed: int, right: int) -> None:
+        self.counts.guessed_tokens += guessed
+        self.counts.right_tokens += right
+        if guessed and job.look_up is not None:
+            job.look_up.learn(guessed, right)
 
     def _choose(self, job: Job, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
         """Choose the next token of a text, and tell its listener."""

@@ -119,6 +119,18 @@ class Engine:
 
         return step
 
+    def verify_step(self, cache: KVCache) -> Callable[[Tensor, Tensor], Tensor]:
+        """The step for several tokens of each text that gives the logits after each of them:
+        (batch, tokens) to (batch, tokens, vocabulary). Fewer tokens of a text come last."""
+
+        def step(tokens: Tensor, positions: Tensor) -> Tensor:
+            within = positions.minimum(cache.capacity - 1)
+            last = within[:, -1].maximum(-1)
+            forward = ForwardStep(cache, within, (last + 1).reshape(-1))
+            return self.network.logits(tokens, forward, every=True)
+
+        return step
+
     def predict(self, logits: Tensor, positions: Tensor) -> Prediction:
         """What logits say of the next token, which is at these positions."""
         return Prediction(logits, logits.argmax(axis=-1, keepdims=True), positions)

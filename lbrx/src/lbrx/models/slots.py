@@ -66,6 +66,7 @@ class Slots:
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         self.is_recurrent = bool(self.cache.states)
         self._steps: dict[tuple[Block, int], Callable[[Tensor, Tensor], Prediction]] = {}
+        self._verifying: dict[tuple[Block, int, int], Callable[[Tensor, Tensor], Tensor]] = {}
 
     def shared(self, slot: int, tokens: Sequence[int]) -> int:
         """How many of the first tokens a slot holds. Recurrent layers know no earlier state than
@@ -108,6 +109,30 @@ class Slots:
         for slot, token in tokens.items():
             self.tokens[slot].append(token)
         return Decoded(block, result)
+
+    def verify(self, tokens: Mapping[int, Sequence[int]], width: int) -> dict[int, Tensor]:
+        """Start the pass for up to `width` tokens of each of these slots: the logits after each
+        token. The caller says which of them become tokens of the slots."""
+        block = Block.around(list(tokens), self.count)
+        ids = np.zeros((block.size, width), np.int64)
+        places = np.full((block.size, width), NOWHERE, np.int32)
+        for slot, new in tokens.items():
+            row, known = slot - block.first, len(self.tokens[slot])
+            ids[row, width - len(new) :] = new
+            places[row, width - len(new) :] = np.arange(known, known + len(new))
+        key = block, self._seen(int(places.max()) + 1), width
+        if key not in self._verifying:
+            part = self.cache.slots(block.first, block.size, key[1])
+            step = self.engine.verify_step(part)
+            self._verifying[key] = step if part.device == "cpu" else compile(step)
+        device = self.engine.network.device
+        logits = self._verifying[key](
+            tensor(ids, dtype=dt.int64, device=device), self._tensor(places)
+        )
+        start(logits)
+        return {
+            slot: logits[slot - block.first, width - len(new) :] for slot, new in tokens.items()
+        }
 
     def decode_likely(self, last: Decoded) -> Decoded:
         """Start the step for the most likely tokens after a step whose slots all had a text. They
