@@ -63,8 +63,8 @@ def commands(*values: Any) -> CommandList:
     these. Print it. Kernels are compiled, and nothing is computed.
 
     >>> y = (lbrx.ones((2, 3), device="metal") * 2).sum(axis=-1)
-    >>> [step.command.label for step in lbrx.commands(y).steps]
-    ['fused_multiply_sum:serial']
+    >>> [step.command.kernel for step in lbrx.commands(y).steps]
+    ['fused_multiply_sum']
     """
     from lbrx.scheduler import graph_plan
 
