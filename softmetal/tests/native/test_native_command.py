@@ -182,12 +182,13 @@ def test_other_machines(machine, tmp_path):
     (tmp_path / "classes.m").write_text(building.headers.class_source())
     (tmp_path / "SoftmetalMetal.h").write_text(building.headers.metal_header())
     building.build_library(tmp_path, machine, tmp_path / building.LIBRARY)
-    program = tmp_path / "foundation"
     command = [str(clang.zig()), "cc", "-target", f"{machine}-linux-gnu", *building.OBJECTIVE_C]
     command += ["-fno-sanitize=undefined", "-fPIC", "-isystem", str(building.INCLUDE)]
-    command += ["-isystem", str(tmp_path), str(PROGRAMS / "foundation.m"), "-o", str(program)]
-    subprocess.run([*command, str(tmp_path / building.LIBRARY), "-lunwind"], check=True)
-    if machine == "aarch64" and (qemu := emulator()):
-        arguments = [qemu, "-L", LIBC, "-E", f"LD_LIBRARY_PATH={tmp_path}"]
-        arguments += ["-E", "NATIVE_TEST=value", str(program), "argument"]
-        assert subprocess.run(arguments, check=False).returncode == 0
+    command += ["-isystem", str(tmp_path), "-fobjc-arc", "-w", str(tmp_path / building.LIBRARY)]
+    for name in ("foundation", "language", "queues"):
+        program = [str(PROGRAMS / f"{name}.m"), "-o", str(tmp_path / name)]
+        subprocess.run([*command, *program, "-lunwind"], check=True)
+        if machine == "aarch64" and (qemu := emulator()):
+            arguments = [qemu, "-L", LIBC, "-E", f"LD_LIBRARY_PATH={tmp_path}"]
+            arguments += ["-E", "NATIVE_TEST=value", str(tmp_path / name), "argument"]
+            assert subprocess.run(arguments, check=False).returncode == 0, name

@@ -24,7 +24,8 @@ NAMES = (
 )
 _FLAGS = ("-D_GNU_SOURCE", "-O2", "-g0", "-fPIC", "-std=gnu11", "-ftls-model=initial-exec",
           "-Wno-objc-root-class", "-Wno-incomplete-implementation")  # fmt: skip
-OBJECTIVE_C = ("-fobjc-runtime=macosx-15.0", "-fblocks")
+# `char` is signed on every Mac; on Linux for aarch64 it is not.
+OBJECTIVE_C = ("-fobjc-runtime=macosx-15.0", "-fblocks", "-fsigned-char")
 
 
 def build() -> Path:
