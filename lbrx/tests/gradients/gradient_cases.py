@@ -197,6 +197,7 @@ def _images(rng: np.random.Generator) -> Iterator[Case]:
         {"kernel_size": 2},
         {"kernel_size": (3, 2), "stride": (2, 1), "padding": 1},
         {"kernel_size": 2, "stride": 3},
+        {"kernel_size": (2, 3), "padding": 1},
     ):
         yield Case("max_pool2d", [x], attributes)
         yield Case("avg_pool2d", [x], attributes)

@@ -49,22 +49,15 @@ def _of_images(g: Tensor, weight: Tensor, shape: Shape, place: Window, groups: i
 
 
 def _of_filters(g: Tensor, x: Tensor, shape: Shape, place: Window, groups: int) -> Tensor:
-    """Images under the gradient as a filter: their channels are the images of this convolution."""
-    _, channels, height, width = shape
-    images, _, *size = x.shape
-    moved = x.reshape(images, groups, channels, *size).permute(2, 1, 0, 3, 4)
-    moved = moved.reshape(channels, groups * images, *size)
-    around = tuple(zip(place.before, place.after, strict=True))
-    found = call(
-        "conv2d",
-        moved,
-        g.swapaxes(0, 1),
-        stride=place.dilation,
-        dilation=place.stride,
-        padding=around,
-        groups=groups,
-    )
-    return found[:, :, :height, :width].swapaxes(0, 1)
+    """One product: the gradient of each filter times what each of its elements has met, which are
+    shifted copies of the images."""
+    filters, channels, *size = shape
+    around = _padded(x, _around(place)).swapaxes(0, 1)
+    met = [part.reshape(groups, 1, channels, -1) for part, _ in _shifts(around, place)]
+    columns = call("concat", *met, axis=1).reshape(groups, len(met) * channels, -1)
+    own = g.swapaxes(0, 1).reshape(groups, filters // groups, -1)
+    products = (own @ columns.mT).reshape(filters, *size, channels)
+    return products.permute(0, 3, 1, 2)
 
 
 def with_gaps(g: Tensor, stride: tuple[int, int]) -> Tensor:
@@ -103,16 +96,12 @@ def _max_pool2d(
     """The gradient of each window at its first largest element, as it is found row by row."""
     place = _place(x.shape, kernel_size, stride, padding)
     around = _padded(x, _around(place), -math.inf)
-    total: Tensor | None = None
-    free: Tensor | None = None
-    for part, slices in _shifts(around, place):
-        hit = call("equal", part, output)
-        if free is not None:
-            hit = hit & free
-        free = ~hit if free is None else free & ~hit
-        total = _sum(total, _put(call("where", hit, g, 0), around.shape, slices))
-    assert total is not None
-    return _inside(total, place, x.shape)
+    parts = [part for part, _ in _shifts(around, place)]
+    first: Tensor | int = -1  # where a window has NaN alone
+    for i in reversed(range(len(parts))):
+        first = call("where", call("equal", parts[i], output), i, first)
+    shares = [call("where", call("equal", first, i), g, 0) for i in range(len(parts))]
+    return _inside(_put_all(shares, around.shape, place), place, x.shape)
 
 
 def _avg_pool2d(
@@ -130,12 +119,8 @@ def _avg_pool2d(
         # The share of each window that is not padding.
         own = own / call("avg_pool2d", ones((1, 1, *shapes[0][2:]), g.dtype, g.device), **rule)
     padded = [n + a + b for n, a, b in zip(shapes[0][2:], place.before, place.after, strict=True)]
-    shape = (*shapes[0][:2], *padded)
-    total: Tensor | None = None
-    for slices in _slices(place):
-        total = _sum(total, _put(own, shape, slices))
-    assert total is not None
-    return _inside(total, place, shapes[0])
+    whole = _put_all([own] * math.prod(place.size), (*shapes[0][:2], *padded), place)
+    return _inside(whole, place, shapes[0])
 
 
 def _place(shape: Shape, kernel_size: Any, stride: Any, padding: Any) -> Window:
@@ -149,17 +134,44 @@ def _around(place: Window) -> tuple[tuple[int, int], ...]:
 
 def _slices(place: Window) -> Iterator[tuple[slice, slice]]:
     """For each element of the window, where it is at all places."""
-    (height, width), (down, right) = place.results, place.stride
-    for row, column in itertools.product(*map(range, place.size)):
-        yield (
-            slice(row, row + (height - 1) * down + 1, down),
-            slice(column, column + (width - 1) * right + 1, right),
+    axes = tuple(zip(place.size, place.dilation, place.stride, place.results, strict=True))
+    yield from itertools.product(
+        *(
+            [slice(i * gap, i * gap + (count - 1) * step + 1, step) for i in range(size)]
+            for size, gap, step, count in axes
         )
+    )
 
 
 def _shifts(x: Tensor, place: Window) -> Iterator[tuple[Tensor, tuple[slice, slice]]]:
     for slices in _slices(place):
         yield x[(..., *slices)], slices
+
+
+def _put_all(shares: list[Tensor], shape: Shape, place: Window) -> Tensor:
+    """The sum of what each element of the window gives to all places."""
+    if place.stride == place.size:
+        return _side_by_side(shares, shape, place)
+    total: Tensor | None = None
+    for share, slices in zip(shares, _slices(place), strict=True):
+        total = _sum(total, _put(share, shape, slices))
+    assert total is not None
+    return total
+
+
+def _side_by_side(shares: list[Tensor], shape: Shape, place: Window) -> Tensor:
+    """The same where windows do not overlap: rows of neighbouring elements, one below another."""
+    rows, columns = place.size
+    images, channels, height, width = shares[0].shape
+    ends = [share.unsqueeze(-1) for share in shares]
+    lines = [
+        call("concat", *ends[i : i + columns], axis=-1).reshape(images, channels, height, 1, -1)
+        for i in range(0, rows * columns, columns)
+    ]
+    whole = call("concat", *lines, axis=3)
+    whole = whole.reshape(images, channels, height * rows, width * columns)
+    left = [(0, shape[2] - whole.shape[2]), (0, shape[3] - whole.shape[3])]
+    return widened(whole, left)
 
 
 def _put(values: Tensor, shape: Shape, slices: tuple[slice, slice]) -> Tensor:
