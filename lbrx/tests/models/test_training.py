@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from lbrx.files.stored.adapters import read_adapter
 from lbrx.merging import merge
 from lbrx.merging.lora import applied
 from lbrx.train import TrainOptions, train
-from lbrx.train.examples import Batch, Example, Reader, batch_of
-from lbrx.train.loss import summed_loss
+from lbrx.train.examples import Batch, Example, Reader, batch_of, rows_of
+from lbrx.train.loss import token_losses
 from lbrx.train.run import Run, _opened
 
 SMALL = {"rank": 2, "length": 40, "batch": 2, "scale": 2.0, "rate": 5e-3}
@@ -29,6 +30,18 @@ def data(tmp_path):
     text = "\n".join(map(json.dumps, LINES)) + "\n"
     (folder / "train.jsonl").write_text(text)
     (folder / "valid.jsonl").write_text("\n".join(text.splitlines()[:2]))
+    return folder
+
+
+@pytest.fixture
+def preferences(tmp_path):
+    folder = tmp_path / "preferences"
+    folder.mkdir()
+    lines = [
+        {"prompt": f"What is {i}?", "chosen": f"It is {i} whales.", "rejected": f"No {i} at all."}
+        for i in range(4)
+    ]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     return folder
 
 
@@ -52,20 +65,34 @@ def test_the_loss_is_that_of_generation_and_falls(kind, make_model, data, tmp_pa
     tokens = run.examples[0].tokens
     weights[:, len(tokens) - 1 :] = 0
     own = Batch(batch.tokens[:1], weights)
-    found = summed_loss(run.network, *run._placed(own)).item()
+    found = token_losses(run.network, *run._placed(own)[:2]).sum().item()
     # The model's own scores, token by token through the cache.
     scores = lbrx.language_model(folder, device="cpu", cache_dtype="float32").log_probabilities(
         tokens
     )
     assert found == pytest.approx(-sum(scores), rel=1e-4)
-    run._attach_again()
+    run.adapter.attach()
     run.finished(False, lambda line: None)
     found = losses(tmp_path / "out")
     assert np.mean(found[-3:]) < np.mean(found[:3])
 
 
-@pytest.mark.parametrize("stored", ["folder", "gguf", "q8_0"])
-def test_an_adapter_gives_the_losses_that_training_ended_with(stored, make_model, data, tmp_path):
+@pytest.mark.parametrize(
+    ("stored", "method"),
+    [
+        ("folder", "lora"),
+        ("gguf", "lora"),
+        ("q8_0", "lora"),
+        ("folder", "dora"),
+        ("gguf", "dora"),
+        pytest.param("q8_0", "dora", marks=FULL),
+        ("gguf", "full"),
+        pytest.param("q8_0", "full", marks=FULL),
+    ],
+)
+def test_an_adapter_gives_the_losses_that_training_ended_with(
+    stored, method, make_model, data, tmp_path
+):
     """Also where a GGUF has the rows of queries and keys in pairs: the adapter is for the layout of
     Hugging Face, which the reader of adapters applies."""
     folder = make_model("llama", num_key_value_heads=2) if stored != "q8_0" else make_model("llama")
@@ -74,17 +101,27 @@ def test_an_adapter_gives_the_losses_that_training_ended_with(stored, make_model
         model = tmp_path / "model.gguf"
         options = [] if stored == "gguf" else ["--quantize", "q8_0"]
         assert cli.main(["convert", str(folder), str(model), *options]) == 0
-    run = Run(str(model), data, tmp_path / "out", TrainOptions(**SMALL, steps=4), device="cpu")
+    options = TrainOptions(**SMALL, steps=4, method=method)
+    run = Run(str(model), data, tmp_path / "out", options, device="cpu")
+    batch = run._placed(batch_of(run.examples))[:2]
+    base = token_losses(run.network, *batch).sum().item()
     run.finished(False, lambda line: None)
-    batch = run._placed(batch_of(run.examples))
-    live = summed_loss(run.network, *batch).item()
-    run.adapter.detach()
-    base = summed_loss(run.network, *batch).item()
+    live = token_losses(run.network, *batch).sum().item()
     merged = _opened(merge(applied(str(model), str(tmp_path / "out"))), 40, "cpu")
-    found = summed_loss(merged.engine.network, *batch).item()
+    found = token_losses(merged.engine.network, *batch).sum().item()
     assert abs(base - live) > 50 * abs(found - live)
     assert found == pytest.approx(live, rel=1e-3)
     adapter = read_adapter(tmp_path / "out")
+    if method == "full":
+        assert sorted(adapter.saved) == sorted(lbrx.open_model(str(folder)).canonical())
+        return
+    tokens = run.examples[0].tokens
+    beside = lbrx.language_model(
+        str(model), device="cpu", cache_dtype="float32", adapters=[tmp_path / "out"]
+    ).log_probabilities(tokens)
+    one = batch_of([Example(tokens)])
+    alone = token_losses(run.network, *run._placed(one)[:2]).numpy()[0, : len(tokens) - 1]
+    np.testing.assert_allclose(-np.array(beside), alone, rtol=2e-3, atol=2e-3)
     assert "model.layers.0.self_attn.q_proj" in adapter.parts
     assert adapter.scale("model.layers.0.self_attn.q_proj") == 2.0
 
@@ -94,17 +131,25 @@ def saved(out):
 
 
 @pytest.mark.parametrize(
-    ("device", "how"),
+    ("device", "how", "kind"),
     [
-        ("metal", "killed"),
-        ("metal", "interrupted"),
-        pytest.param("cpu", "killed", marks=FULL),
-        pytest.param("cpu", "interrupted", marks=FULL),
+        ("metal", "killed", ("lora", "sft")),
+        ("metal", "interrupted", ("lora", "sft")),
+        pytest.param("cpu", "killed", ("lora", "sft"), marks=FULL),
+        pytest.param("cpu", "interrupted", ("lora", "sft"), marks=FULL),
+        ("cpu", "killed", ("dora", "dpo")),
+        pytest.param("metal", "killed", ("full", "dpo"), marks=FULL),
     ],
 )
-def test_a_resumed_run_has_the_same_bits(how, device, make_model, data, tmp_path):
+def test_a_resumed_run_has_the_same_bits(
+    how, device, kind, make_model, data, preferences, tmp_path
+):
     folder = str(make_model("llama"))
-    options = TrainOptions(**SMALL, steps=6, save_every=2, accumulate=2, warm_up=2)
+    method, objective = kind
+    data = preferences if objective == "dpo" else data
+    options = TrainOptions(
+        **SMALL, method=method, objective=objective, steps=6, save_every=2, accumulate=2, warm_up=2
+    )
 
     class Killed(Exception):
         pass
@@ -129,7 +174,7 @@ def test_a_resumed_run_has_the_same_bits(how, device, make_model, data, tmp_path
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     names = sorted(each.name for each in (tmp_path / "whole").glob("checkpoint-*"))
     assert names == ["checkpoint-000004", "checkpoint-000006"]
-    other = TrainOptions(**{**SMALL, "rank": 3}, steps=6)
+    other = replace(options, rank=3)
     with pytest.raises(FormatError, match="is of a run with options"):
         train(folder, data, tmp_path / "parts", other, device=device, resume=True)
     (tmp_path / "parts" / "checkpoint-000006" / "training.json").write_text("{")
@@ -173,7 +218,7 @@ def test_layers_and_targets_are_chosen(make_model, data, tmp_path):
         LbrxError, match="no linear map 'nothing': give some of down_proj, gate_proj"
     ):
         Run(folder, data, tmp_path, TrainOptions(**SMALL, targets=("nothing",)), device="cpu")
-    with pytest.raises(LbrxError, match="has no linear maps that LoRA can change"):
+    with pytest.raises(LbrxError, match="has no linear maps that can be trained"):
         Run(str(make_model("gpt2")), data, tmp_path, TrainOptions(**SMALL), device="cpu")
 
 
@@ -196,6 +241,55 @@ def test_the_report_shows_what_happened(make_model, data, tmp_path):
     assert "<script" not in text
     assert '"rank": 2' in text.replace("&quot;", '"')
     assert done.valid_loss is not None
+
+
+# ---- preferences ----
+
+
+def scores_of(folder, examples, **options):
+    """The log probabilities of answers, by the cache of generation."""
+    model = lbrx.language_model(folder, device="cpu", cache_dtype="float32", **options)
+    return np.array(
+        [np.sum(model.log_probabilities(x.tokens)[x.prompt - 1 :], dtype="f8") for x in examples]
+    )
+
+
+@pytest.mark.parametrize("objective", ["dpo", "orpo"])
+def test_preferences_follow_the_papers(objective, make_model, preferences, tmp_path):
+    folder, out = str(make_model("llama")), tmp_path / "out"
+    options = TrainOptions(**SMALL, objective=objective, beta=0.5, steps=10, schedule="constant")
+    run = Run(folder, preferences, out, options, device="cpu")
+    rows = rows_of(run.examples)
+    count = np.array([len(x.tokens) - x.prompt for x in rows], "f8")
+    before = scores_of(folder, rows)
+    done = run.finished(False, lambda line: None)
+    assert done.step == 10
+    after = scores_of(folder, rows, adapters=[out])
+    half = len(rows) // 2
+    ahead = [scores[:half] - scores[half:] for scores in (before, after)]
+    assert (ahead[1] > ahead[0]).all()
+    batch = run._placed(batch_of(run.examples))
+    found = run._loss(*batch).item() / half
+    if objective == "dpo":
+        wanted = np.log1p(np.exp(-0.5 * (ahead[1] - ahead[0]))).mean()
+    else:
+        means = after / count
+        odds = means - np.log1p(-np.exp(means))
+        worse = np.log1p(np.exp(odds[half:] - odds[:half]))
+        wanted = (-means[:half] + 0.5 * worse).mean()
+    assert found == pytest.approx(wanted, rel=1e-3)
+    first = losses(out)[0]
+    assert losses(out)[-1] < first
+    if objective == "dpo":
+        assert first == pytest.approx(np.log(2), rel=1e-4)
+
+
+def test_a_bad_preference_is_named(make_model, data, tmp_path):
+    options = TrainOptions(**SMALL, objective="dpo")
+    with pytest.raises(FormatError, match=r'train\.jsonl:1: "chosen" is missing'):
+        Run(str(make_model("llama")), data, tmp_path / "out", options, device="cpu")
+    with pytest.raises(LbrxError, match="objective='ppo': give one of sft, dpo, orpo"):
+        replace(options, objective="ppo")
 
 
 # ---- data ----

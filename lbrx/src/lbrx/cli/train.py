@@ -14,7 +14,8 @@ from lbrx.cli import INTERRUPTED
 from lbrx.cli.generate import model_source
 from lbrx.terminal.arguments import MODEL
 from lbrx.terminal.progress import progress_bars
-from lbrx.train.options import OPTIMIZERS, SCHEDULES, TrainOptions
+from lbrx.train.objectives import OBJECTIVES
+from lbrx.train.options import METHODS, OPTIMIZERS, SCHEDULES, TrainOptions
 from lbrx.train.run import Run, Told
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _NUMBERS = (
     ("rank", int, "N", "the rank of the adapter's matrices"),
     ("scale", float, "X", "what their product is multiplied by"),
     ("layers", int, "N", "train the last N layers; 0 for all"),
+    ("beta", float, "X", "how strongly preferences count"),
     ("rate", float, "X", "the largest learning rate"),
     ("warm_up", int, "N", "steps until the learning rate is reached"),
     ("clip", float, "X", "the largest norm of a step's gradient; 0 for any"),
@@ -50,7 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '"text", with "prompt" and "completion", or with "messages" (and "tools")',
     )
     add("--out", metavar="DIR", required=True, help="the folder of the adapter and its report")
-    add("--method", choices=("lora",), default="lora", help="what is trained: an adapter (lora)")
+    add(
+        "--method",
+        choices=METHODS,
+        default=defaults.method,
+        help="what is trained: an adapter (lora), one with magnitudes (dora), or the weights "
+        "themselves, in float32 (full)",
+    )
+    add(
+        "--objective",
+        choices=tuple(OBJECTIVES),
+        default=defaults.objective,
+        help="imitate examples (sft), or prefer answers: lines then have "
+        '"prompt", "chosen" and "rejected" (dpo, orpo)',
+    )
     for name, kind, metavar, text in _NUMBERS:
         default = getattr(defaults, name)
         option = f"--{name.replace('_', '-')}"
@@ -89,6 +104,8 @@ def run(options: argparse.Namespace) -> int:
     if result.stopped == "interrupted":
         print(f"stopped after step {result.step}: --resume goes on with it", file=sys.stderr)
         return INTERRUPTED
+    for prompt, before, after in () if options.quiet else result.samples:
+        print(f"{prompt.strip()}\n  before: {before.strip()}\n  after:  {after.strip()}")
     print(f"adapter and {result.report.name} in {options.out}, after {result.step} steps")
     return 0
 

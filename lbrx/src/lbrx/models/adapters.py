@@ -1,4 +1,5 @@
-"""LoRA adapters beside the weights: x @ W.T + (x @ A.T) @ B.T, so that W stays as it is stored."""
+"""LoRA adapters beside the weights: x @ W.T + (x @ A.T) @ B.T, so that W stays as it is stored.
+DoRA's multiply each row of the result by its magnitude over the norm of the row of W + B A."""
 
 from __future__ import annotations
 
@@ -12,29 +13,52 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.arrays import dtype as dt
 from lbrx.arrays.dtype import Dtype
 from lbrx.errors import FormatError, LbrxError
 from lbrx.files.stored.adapters import Adapter, read_adapter
 from lbrx.files.stored.recipe_arrays import RecipeArrays
-from lbrx.tensors.core import Tensor
+from lbrx.tensors.core import Tensor, call
 from lbrx.tensors.creation import tensor
+from lbrx.tensors.long_lived import keep
 from lbrx.tensors.quantized import linear
 
 AdapterLike = str | PathLike[str]
+DECODED = 1 << 22
+"""Elements of a weight that are decoded at a time for the norms of its rows."""
 _SCALED = re.compile(r"(?P<path>.+):(?P<scale>[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?)")
 
 
 class LowRankUpdate:
-    """What adapters add to the product with one matrix."""
+    """What adapters make of products with one matrix."""
 
-    def __init__(self, down: Tensor, up: Tensor) -> None:
+    def __init__(self, down: Tensor, up: Tensor, factors: Tensor | None = None) -> None:
         self.down = down
         """(ranks of all adapters, inputs)"""
         self.up = up
         """(outputs, ranks), with the scales."""
+        self.factors = factors
+        """What DoRA multiplies the results by."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return linear(linear(x, self.down), self.up)
+    def __call__(self, x: Tensor, product: Tensor) -> Tensor:
+        total = product + linear(linear(x, self.down), self.up)
+        return total if self.factors is None else total * self.factors
+
+
+def row_squares(weight: Tensor) -> Tensor:
+    """The sum of the squares of each row, in float32. Some rows are decoded at a time."""
+    rows, columns = weight.shape
+    step = max(DECODED // max(columns, 1), 1)
+    parts = [weight[i : i + step].astype(dt.float32).square() for i in range(0, rows, step)]
+    return call("concat", *(part.sum(axis=1) for part in parts), axis=0)
+
+
+def row_norms(weight: Tensor, squares: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """The norms of the rows of weight + up @ down, in float32, from the sums of squares of the
+    weight's rows: that matrix is not computed."""
+    along = linear(down, weight).astype(dt.float32).T
+    changes = (up * (along * 2 + up @ (down @ down.T))).sum(axis=1)
+    return call("maximum", squares + changes, 0).sqrt()
 
 
 @dataclass(frozen=True)
@@ -61,14 +85,15 @@ class Adapters:
     def update(
         self,
         module: str,
-        shape: tuple[int, int],
+        weight: Tensor,
         order: NDArray[np.intp] | None,
         dtype: Dtype,
-        device: str,
     ) -> LowRankUpdate | None:
-        """What is added to the products of a matrix (outputs, inputs); its rows may have another
+        """What is made of products with a matrix (outputs, inputs); its rows may have another
         order than Hugging Face's."""
         downs, ups = [], []
+        magnitudes: NDArray[np.float32] | None = None
+        shape = weight.shape
         for each in self.adapters:
             if module not in each.adapter.parts:
                 continue
@@ -83,11 +108,24 @@ class Adapters:
             downs.append(down)
             scaled = up * np.float32(each.adapter.scale(module) * each.factor)
             ups.append(scaled if order is None else scaled[order])
+            if "lora_magnitude_vector" in parts:
+                own = self._values(parts["lora_magnitude_vector"]).reshape(-1)
+                magnitudes = own if order is None else own[order]
         if not downs:
             return None
         self._used.add(module)
         both = np.concatenate(downs), np.concatenate(ups, axis=1)
-        return LowRankUpdate(*(tensor(each, dtype=dtype, device=device) for each in both))
+        if magnitudes is None:
+            return LowRankUpdate(*(tensor(x, dtype=dtype, device=weight.device) for x in both))
+        if len(downs) > 1:
+            raise LbrxError(
+                f"{module} is changed by DoRA and another adapter: give one adapter, or "
+                "BASE+ADAPTER as the model, which computes the changed weights"
+            )
+        lower, upper, sizes = (tensor(x, device=weight.device) for x in (*both, magnitudes))
+        factors = sizes / row_norms(weight, row_squares(weight), lower, upper)
+        every = (lower, upper, factors)
+        return LowRankUpdate(*(keep(x.astype(dtype), weight.device) for x in every))
 
     def _values(self, info: object) -> NDArray[np.float32]:
         array = self._arrays.array(info)  # type: ignore[arg-type]
@@ -120,7 +158,7 @@ def _read(given: AdapterLike) -> ScaledAdapter:
     if found is not None and not Path(path).exists():
         path, factor = found["path"], float(found["scale"])
     adapter = read_adapter(path)
-    kind = "DoRA" if adapter.settings.get("use_dora") else ""
+    kind = ""
     if adapter.saved:
         kind = "whole tensors beside its products"
     elif any("embed" in module.rpartition(".")[2] for module in adapter.parts):

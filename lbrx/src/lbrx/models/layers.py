@@ -18,11 +18,13 @@ from lbrx.tensors.creation import tensor
 from lbrx.tensors.quantized import linear, linears
 
 LinearMap = Callable[[Tensor], Tensor]
+Update = Callable[[Tensor, Tensor], Tensor]
+"""From x and its product with a weight to the product with the adapted weight."""
 
 
 class Linear:
     """x @ weight.T + bias. The bias is used if the file has one, and required with `bias=True`.
-    Adapters of the matrix are added."""
+    Adapters change the products with the matrix."""
 
     def __init__(self, weights: Weights, outputs: int, inputs: int, bias: bool = False) -> None:
         self.weight = weights.matrix("weight", outputs, inputs)
@@ -31,18 +33,19 @@ class Linear:
         self.paired = weights.has_pairs
         """Whether its rows are in the pairs of `Weights`."""
         self.head_size = weights.head_size
-        self.update: LinearMap | None = weights.update(outputs, inputs)
-        """What adapters add to its result, also one that is being trained."""
+        self.update: Update | None = weights.update(self.weight)
+        """What adapters make of its products, also one that is being trained."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        product = apply_weight(x, self.weight, self.bias)
-        return product if self.update is None else product + self.update(x)
+        if self.update is None:
+            return apply_weight(x, self.weight, self.bias)
+        return self.finished(x, apply_weight(x, self.weight))
 
     def finished(self, x: Tensor, product: Tensor) -> Tensor:
         """The result for x, from its product with the weight."""
-        if self.bias is not None:
-            product = product + self.bias
-        return product if self.update is None else product + self.update(x)
+        if self.update is not None:
+            product = self.update(x, product)
+        return product if self.bias is None else product + self.bias
 
 
 def apply_each(x: Tensor, *maps: Linear) -> list[Tensor]:

@@ -119,16 +119,17 @@ class Weights:
                 seen.update(repr(facts).encode() + _sample(info.source))
         return seen.hexdigest()
 
-    def update(self, rows: int, columns: int) -> LowRankUpdate | None:
-        """What adapters add to the products of the matrix below this prefix."""
+    def update(self, weight: Tensor) -> LowRankUpdate | None:
+        """What adapters make of products with the matrix below this prefix."""
         if self.adapters is None:
             return None
         module, order = self.prefix.removesuffix("."), None
         outer, _, own = module.rpartition(".")
         if outer in self._paired and own in self._heads:
+            rows = weight.shape[0]
             like = TensorInfo(module, descriptor.plain(dt.float32), (rows,), Inline(b""))
             order = ReorderedHeads(module, like, self._heads[own], pairs=True).order()
-        return self.adapters.update(module, (rows, columns), order, self.dtype, self.device)
+        return self.adapters.update(module, weight, order, self.dtype)
 
     def vector(self, name: str, *shape: int) -> Tensor:
         """A norm's weight, a bias or another small tensor, in the network's dtype."""

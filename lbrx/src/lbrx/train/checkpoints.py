@@ -16,7 +16,7 @@ from lbrx.data.stream import Place
 from lbrx.errors import FormatError
 from lbrx.optim import Optimizer
 from lbrx.stored_json import parsed
-from lbrx.train.low_rank import LowRank
+from lbrx.train.change import Change
 
 _NAME = re.compile(r"checkpoint-(\d+)")
 _STATE, _OPTIMIZER = "training.json", "optimizer.safetensors"
@@ -46,7 +46,7 @@ class Progress:
 def save(
     folder: Path,
     progress: Progress,
-    adapter: LowRank,
+    adapter: Change,
     optimizer: Optimizer,
     facts: Mapping[str, Any],
 ) -> Path:
@@ -91,7 +91,7 @@ def found(folder: Path) -> list[Path]:
 
 
 def restore(
-    checkpoint: Path, adapter: LowRank, optimizer: Optimizer, facts: Mapping[str, Any]
+    checkpoint: Path, adapter: Change, optimizer: Optimizer, facts: Mapping[str, Any]
 ) -> Progress:
     """Put a checkpoint's values into an adapter and an optimizer. Raises FormatError if it is of
     another run, or damaged."""

@@ -1,4 +1,4 @@
-"""The loss of a network on a batch: a forward pass without a cache, in bounded memory."""
+"""The losses of a network's tokens: a forward pass without a cache, in bounded memory."""
 
 from __future__ import annotations
 
@@ -44,11 +44,10 @@ class TrainingStep(ForwardStep):
         return self.attend(layer, queries, rows, rows[..., :values], **options)
 
 
-def summed_loss(
+def token_losses(
     network: Decoder, tokens: Tensor, weights: Tensor, *, checkpoint_layers: bool = False
 ) -> Tensor:
-    """The sum of the cross entropies of tokens (batch, n + 1) after the first, times weights
-    (batch, n)."""
+    """The cross entropies of tokens (batch, n + 1) after the first, times weights (batch, n)."""
     given, targets = tokens[:, :-1], tokens[:, 1:]
     step = TrainingStep(given)
     x, added = network.embed_at(given, step), None
@@ -57,7 +56,8 @@ def summed_loss(
         x, added = run(x, added, step)
     normed, _ = network.norm.of_sum(x, added)
     rows = normed.reshape(-1, normed.shape[-1])
-    return _of_rows(network, rows, targets.reshape(-1), weights.reshape(-1))
+    made = _of_rows(network, rows, targets.reshape(-1), weights.reshape(-1))
+    return made.reshape(weights.shape)
 
 
 def _again(layer: Layer, step: ForwardStep) -> Any:
@@ -68,14 +68,12 @@ def _again(layer: Layer, step: ForwardStep) -> Any:
 
 def _of_rows(network: Decoder, rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     def part(rows: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        return (cross_entropy(network.logits_of(rows), targets) * weights).sum()
+        return cross_entropy(network.logits_of(rows), targets) * weights
 
     size = max(LOGITS // network.config.vocabulary, 1)
-    total: Tensor | None = None
+    parts = []
     for start in range(0, rows.shape[0], size):
         some = slice(start, start + size)
         # Logits are not kept for the gradient: each part computes its own again.
-        own = checkpoint(part)(rows[some], targets[some], weights[some])
-        total = own if total is None else total + own
-    assert total is not None
-    return total
+        parts.append(checkpoint(part)(rows[some], targets[some], weights[some]))
+    return parts[0] if len(parts) == 1 else call("concat", *parts, axis=0)

@@ -8,15 +8,23 @@ from typing import Any
 from lbrx.errors import LbrxError
 from lbrx.optim import Adafactor, Adam, AdamW, Lion, Muon, Optimizer
 from lbrx.optim.schedules import Schedule, cosine_decay, join_schedules, linear_schedule
+from lbrx.train.objectives import OBJECTIVES, PREFERENCES
 
 OPTIMIZERS = ("adamw", "adam", "lion", "adafactor", "muon")
 SCHEDULES = ("constant", "linear", "cosine")
+METHODS = ("lora", "dora", "full")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """The options of `lbrx train`. Steps are updates of the weights."""
 
+    method: str = "lora"
+    """What is trained: an adapter, with its magnitudes (dora), or the weights themselves (full)."""
+    objective: str = "sft"
+    """What the data is: examples (sft), or preferences (dpo, orpo)."""
+    beta: float = 0.1
+    """How strongly preferences count beside the model before (dpo) or the answers (orpo)."""
     steps: int = 200
     batch: int = 4
     accumulate: int = 1
@@ -52,9 +60,19 @@ class TrainOptions:
                 raise LbrxError(f"{name}={getattr(self, name)}: give 1 or more")
         if self.length < 2:
             raise LbrxError(f"length={self.length}: give 2 tokens or more")
-        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        for name, known in (
+            ("method", METHODS),
+            ("objective", tuple(OBJECTIVES)),
+            ("optimizer", OPTIMIZERS),
+            ("schedule", SCHEDULES),
+        ):
             if getattr(self, name) not in known:
                 raise LbrxError(f"{name}={getattr(self, name)!r}: give one of {', '.join(known)}")
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the data is pairs of answers."""
+        return self.objective in PREFERENCES
 
     @property
     def deciding(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.arrays import dtype as dt
-from lbrx.data.stream import Batches, Stream
+from lbrx.data.stream import Batches
 from lbrx.errors import LbrxError
 from lbrx.files.formats.packaged_models import model_path
 from lbrx.files.stored.stored_model import StoredModel, open_model
@@ -33,12 +33,25 @@ from lbrx.tensors.creation import tensor
 from lbrx.tensors.evaluation import eval as computed
 from lbrx.tensors.placement import default_device
 from lbrx.train import checkpoints
+from lbrx.train.change import Change
 from lbrx.train.checkpoints import Progress
-from lbrx.train.examples import Batch, Example, Reader, batches_of, files_of
-from lbrx.train.loss import summed_loss
-from lbrx.train.low_rank import LowRank, attach
+from lbrx.train.examples import (
+    AnyExample,
+    Batch,
+    Example,
+    Pair,
+    Reader,
+    batch_of,
+    batches_of,
+    files_of,
+    rows_of,
+)
+from lbrx.train.loss import token_losses
+from lbrx.train.low_rank import LowRank, chosen_maps
+from lbrx.train.objectives import OBJECTIVES
 from lbrx.train.options import TrainOptions
 from lbrx.train.report import REPORT, Log, page
+from lbrx.train.whole_weights import FloatWeights, WholeWeights
 from lbrx.trees import tree_map
 
 SAMPLES, SAMPLE_TOKENS = 2, 24
@@ -58,6 +71,8 @@ class Trained:
     stopped: str
     """Why it ended: "steps", "early" or "interrupted"."""
     report: Path
+    samples: Sequence[tuple[str, str, str]] = ()
+    """Prompts, with what the model said before and after."""
 
 
 def train(
@@ -70,8 +85,8 @@ def train(
     device: str | None = None,
     tell: Told | None = None,
 ) -> Trained:
-    """Fine-tune a language model on examples, by LoRA over its weights as they are stored, and
-    write the adapter and a report into a folder.
+    """Fine-tune a language model on examples or preferences, and write the adapter and a report
+    into a folder. LoRA and DoRA are over its weights as they are stored.
 
     `model` is what `language_model` opens, in any format, quantized or not; `data` is a folder with
     train.jsonl and perhaps valid.jsonl, or one JSONL file. With resume=True a run goes on from its
@@ -99,25 +114,28 @@ class Run:
         self.out = out
         self.name = str(model.path) if isinstance(model, StoredModel) else model
         train_file, valid_file = files_of(data)
-        self.model = _opened(model, options.length, device or default_device())
+        whole = options.method == "full"
+        self.model = _opened(model, options.length, device or default_device(), whole=whole)
         tokenizer = self.model.tokenizer
         end = tokenizer.token_id(tokenizer.settings.get("eos_token"))
-        reader = Reader(tokenizer, end, options.length, options.mask_prompt)
+        reader = Reader(
+            tokenizer, end, options.length, options.mask_prompt, pairs=options.has_pairs
+        )
         self.examples = reader.file(train_file)
         self.valid = reader.file(valid_file) if valid_file is not None else []
         self.network = self.model.engine.network
         random.seed(options.seed)
-        self.adapter: LowRank = attach(
-            self.network,
-            rank=options.rank,
-            scale=options.scale,
-            layers=options.layers,
-            targets=options.targets,
-        )
+        self.adapter = self._make_adapter()
         self.optimizer = options.make_optimizer()
-        self.stream: Stream = batches_of(self.examples, options.batch, options.seed)
         self._log: Log | None = None
         self._make_steps()
+
+    def _make_adapter(self) -> Change:
+        options = self.options
+        if options.method == "full":
+            return WholeWeights(self.network, options.layers, options.targets)
+        maps = chosen_maps(self.network, options.layers, options.targets)
+        return LowRank(maps, options.rank, options.scale, directed=options.method == "dora")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -133,14 +151,16 @@ class Run:
         """Bytes: of the weights, of the adapter with its gradient and optimizer, and an estimate of
         what is kept of a batch for the gradient."""
         config, options = self.network.config, self.options
-        tokens = options.batch * min(options.length, max(len(x.tokens) for x in self.examples))
+        rows = rows_of(self.examples)
+        tokens = options.batch * min(options.length, max(len(row.tokens) for row in rows))
+        tokens *= len(rows) // len(self.examples)
         # Of each layer about ten values a token and hidden feature, and three of the inner ones.
         kept = tokens * (10 * config.hidden + 3 * config.intermediate) * 4
         layers = 1 if options.checkpoint_layers else len(self.network.layers)
         inputs = tokens * config.hidden * 8 * len(self.network.layers)
         return {
             "weights": self.model.memory.weights,
-            "adapter, gradients and optimizer": self.adapter.count * 4 * 4,
+            "what is trained, gradients and optimizer": self.adapter.count * 4 * 4,
             "activations": kept * layers + (inputs if options.checkpoint_layers else 0),
         }
 
@@ -148,10 +168,18 @@ class Run:
         """The functions of a step: on metal their calls are replays of recorded commands."""
         adapter, optimizer, options = self.adapter, self.optimizer, self.options
 
-        def loss(tokens: Tensor, weights: Tensor) -> Tensor:
-            return summed_loss(
+        objective = OBJECTIVES[options.objective]
+
+        def losses(tokens: Tensor, weights: Tensor) -> Tensor:
+            return token_losses(
                 self.network, tokens, weights, checkpoint_layers=options.checkpoint_layers
             )
+
+        def loss(tokens: Tensor, weights: Tensor, before: Tensor | None) -> Tensor:
+            return objective(losses(tokens, weights), weights, before, options.beta)
+
+        def scores(tokens: Tensor, weights: Tensor) -> Tensor:
+            return -losses(tokens, weights).sum(axis=1)
 
         def update(gradients: Any, share: Any) -> Tensor:
             own = tree_map(lambda g: g * share, gradients)
@@ -163,24 +191,29 @@ class Run:
         self._gradients: Callable[..., Any] = gradients
         self._update: Callable[..., Any] = update
         self._loss: Callable[..., Any] = loss
+        self._scores: Callable[..., Any] = scores
         optimizer.init(adapter.trainable_parameters())
         if self.network.device == "metal":
             state = [adapter, optimizer.state]
             self._gradients = compile(gradients, inputs=[adapter])
             self._update = compile(update, inputs=state, outputs=state)
             self._loss = compile(loss, inputs=[adapter])
+            self._scores = compile(scores, inputs=[adapter])
 
     # ---- the run ----
 
     def finished(self, resume: bool, tell: Told) -> Trained:
         """Train to the end and write everything."""
-        prompts = [self._prompt_of(each) for each in (self.valid or self.examples)[:SAMPLES]]
-        self.adapter.detach()
+        known = rows_of((self.valid or self.examples)[:SAMPLES])[:SAMPLES]
+        prompts = [self._prompt_of(each) for each in known]
+        # What is trained has its first values, which change nothing.
         before = [self._said(prompt) for prompt in prompts]
-        self._attach_again()
+        if self.options.objective == "dpo":
+            self.examples, self.valid = map(self._with_scores, (self.examples, self.valid))
         progress = self._begun(resume)
         self._log = Log(self.out, progress.step)
-        batches = self.stream.iterate(start=progress.place)
+        stream = batches_of(self.examples, self.options.batch, self.options.seed)
+        batches = stream.iterate(start=progress.place)
         stopped = "steps"
         try:
             progress, stopped = self._steps(progress, batches, tell)
@@ -193,6 +226,16 @@ class Run:
             for prompt, old, new in zip(prompts, before, after, strict=True)
         ]
         return self._reported(progress, stopped, shown)
+
+    def _with_scores(self, examples: list[AnyExample]) -> list[AnyExample]:
+        """Pairs with the logarithms of their probabilities, before anything is learned."""
+        found: list[AnyExample] = []
+        for pair in examples:
+            assert isinstance(pair, Pair)
+            tokens, weights, _ = self._placed(batch_of([pair]))
+            chosen, rejected = self._scores(tokens, weights).tolist()
+            found.append(replace(pair, before=(chosen, rejected)))
+        return found
 
     def _begun(self, resume: bool) -> Progress:
         """The progress to go on from."""
@@ -242,13 +285,14 @@ class Run:
         began = time.perf_counter()
         total: Any = None
         losses: list[Tensor] = []
-        count = 0.0
+        count = targets = 0.0
         for _ in range(self.options.accumulate):
             batch: Batch = next(batches)
             value, gradients = self._gradients(*self._placed(batch))
             total = gradients if total is None else tree_map(_sum, total, gradients)
             losses.append(value)
             count += batch.count
+            targets += batch.targets
         norm = self._update(total, 1 / count)
         computed(self.adapter, self.optimizer.state)
         loss = sum(value.item() for value in losses) / count
@@ -260,22 +304,23 @@ class Run:
             )
         seconds = time.perf_counter() - began
         place = batches.place
-        tokens = progress.tokens + int(count)
+        tokens = progress.tokens + int(targets)
         line = {
             "step": step,
             "loss": loss,
             "norm": norm.item(),
             "rate": float(self.optimizer.learning_rate),
             "tokens": tokens,
-            "tokens_per_second": count / seconds,
+            "tokens_per_second": targets / seconds,
             "memory": peak_memory(),
         }
         made = replace(progress, step=step, epoch=place.epoch, batch=place.batch, tokens=tokens)
         return made, line
 
-    def _placed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _placed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         device = self.network.device
-        return tensor(batch.tokens, device=device), tensor(batch.weights, device=device)
+        before = None if batch.before is None else tensor(batch.before, device=device)
+        return tensor(batch.tokens, device=device), tensor(batch.weights, device=device), before
 
     def _evaluated(self, progress: Progress, tell: Told) -> Progress:
         """The progress after an evaluation on the validation data."""
@@ -306,10 +351,6 @@ class Run:
         )
         return model.generate(list(prompt), max_tokens=SAMPLE_TOKENS).text
 
-    def _attach_again(self) -> None:
-        for own, factors in zip(self.adapter._maps, self.adapter.factors, strict=True):
-            own.update = factors
-
     def _reported(
         self, progress: Progress, stopped: str, samples: list[tuple[str, str, str]]
     ) -> Trained:
@@ -330,15 +371,17 @@ class Run:
         report = self.out / REPORT
         title = f"Training of {self.name}"
         report.write_text(page(title, known, lines, samples, asdict(self.options)), "utf-8")
-        return Trained(progress.step, loss, valid_loss, stopped, report)
+        return Trained(progress.step, loss, valid_loss, stopped, report, samples)
 
 
 def _sum(x: Any, y: Any) -> Any:
     return x + y if isinstance(x, Tensor) else x
 
 
-def _opened(given: str | StoredModel, length: int, device: str) -> LanguageModel:
-    """A model whose values are float32, for gradients."""
+def _opened(
+    given: str | StoredModel, length: int, device: str, *, whole: bool = False
+) -> LanguageModel:
+    """A model whose values are float32, for gradients, with `whole` those of its weights too."""
     source = given if isinstance(given, StoredModel) else open_model(model_path(given))
     network = architectures.network_of(source)
     config = network.adapted(read_config(source))
@@ -347,10 +390,11 @@ def _opened(given: str | StoredModel, length: int, device: str) -> LanguageModel
     tokens = min(max(2 * length, 256), config.context)
     config = replace(config, rope=config.rope.for_context(tokens))
     kind = find_cache_type("float32", config.head_size)
-    memory = plan_memory(
-        config, bytes_in_memory(source.files), tokens, kind.itemsize, memory_limit()
-    )
+    stored = bytes_in_memory(source.files)
+    if whole:
+        stored = sum(each.size * dt.float32.itemsize for each in source.files.tensors.values())
+    memory = plan_memory(config, stored, tokens, kind.itemsize, memory_limit())
     memory.check()
-    weights = Weights(source, config, device, dt.float32)
+    weights = (FloatWeights if whole else Weights)(source, config, device, dt.float32)
     engine = Engine(network(config, weights), kind, memory)
     return LanguageModel(config, read_tokenizer(source), engine)
