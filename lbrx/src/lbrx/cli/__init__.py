@@ -28,6 +28,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the signal's number, as in shells
 GC_THRESHOLD = 50_000
 COMMANDS = {
     "apply-lora": "add a LoRA adapter to a model's weights",
+    "batch": "complete the prompts of a file, many at once",
     "bench": "measure this machine beside its ceilings and other libraries",
     "completion": "print a script that lets bash, zsh or fish complete lbrx commands",
     "convert": "write a model in another format, quantized or not",
@@ -75,6 +76,8 @@ def _find(name: str) -> Command:
     match name:
         case "apply-lora":
             from lbrx.cli import apply_lora as command
+        case "batch":
+            from lbrx.cli import batch as command
         case "bench":
             from lbrx.cli import bench as command
         case "completion":

@@ -124,6 +124,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "/help lists commands",
     )
     add("--system", metavar="TEXT", help="the system message of a chat")
+    add_text_arguments(parser)
+    add(
+        "--prefill",
+        choices=PREFILL,
+        default="gpu",
+        help="the unit that reads prompts: gpu (the default), neural-engine through a Core ML "
+        "program that is kept in LBRX_CACHE, or auto, which models both and prints its reason",
+    )
+    add(
+        "--prompt-cache",
+        metavar="FILE",
+        help="restore the KV cache from this file if it exists, and save it there at the end",
+    )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """How texts are generated."""
+    add = parser.add_argument
     add("-n", "--max-tokens", metavar="N", type=int, default=256, help="new tokens at most (256)")
     add(
         "--stop",
@@ -139,18 +157,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--grammar", metavar="FILE", help="write text of the grammar in this file (Lark or GBNF)")
     for name, kind, metavar, text in SAMPLING:
         add(f"--{name.replace('_', '-')}", metavar=metavar, type=kind, help=text)
-    add(
-        "--prefill",
-        choices=PREFILL,
-        default="gpu",
-        help="the unit that reads prompts: gpu (the default), neural-engine through a Core ML "
-        "program that is kept in LBRX_CACHE, or auto, which models both and prints its reason",
-    )
-    add(
-        "--prompt-cache",
-        metavar="FILE",
-        help="restore the KV cache from this file if it exists, and save it there at the end",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -158,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
         raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
     if options.system is not None and not options.chat:
         raise LbrxError("--system is a chat message: give --chat, too")
-    read_options(_generation_options(options))  # bad ones raise before the model is loaded
+    read_options(generation_options(options))  # bad ones raise before the model is loaded
     if options.chat:
         from lbrx.models import template_process
 
@@ -178,7 +184,7 @@ def _complete(model: LanguageModel, options: argparse.Namespace) -> int:
     text = _without_break(sys.stdin.read()) if options.prompt == "-" else options.prompt
     system = [message("system", options.system)] if options.system else []
     prompt = [*system, message("user", text)] if options.chat else text
-    stream = model.stream(prompt, **_generation_options(options))
+    stream = model.stream(prompt, **generation_options(options))
     _show(stream, model, options.quiet)
     return 0 if stream.completion else INTERRUPTED
 
@@ -192,7 +198,7 @@ def _chat(model: LanguageModel, options: argparse.Namespace) -> int:
     conversation = Conversation(
         model,
         options.system,
-        _generation_options(options),
+        generation_options(options),
         lambda stream: _show(stream, model, options.quiet),
     )
     given = MessageInput()
@@ -201,7 +207,7 @@ def _chat(model: LanguageModel, options: argparse.Namespace) -> int:
     return conversation.run(given)
 
 
-def _generation_options(options: argparse.Namespace) -> OptionKeywords:
+def generation_options(options: argparse.Namespace) -> OptionKeywords:
     """The keyword arguments of `LanguageModel.stream` that were given."""
     given = {name: getattr(options, name, None) for name in OptionKeywords.__annotations__}
     if given["schema"] is not None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def progress_bars(columns: Columns, quiet: bool = False) -> Iterator[Progress | 
 
 
 @contextmanager
-def token_bar(doing: str, quiet: bool = False) -> Iterator[Report | None]:
-    """A bar of tokens that appears after a moment, or None where it is not shown."""
-    shown = _bars(_token_columns, quiet)
+def token_bar(doing: str, quiet: bool = False, unit: str = "tokens") -> Iterator[Report | None]:
+    """A bar of tokens or another unit that appears after a moment; None where none is shown."""
+    shown = _bars(partial(_token_columns, unit), quiet)
     if shown is None:
         yield None
         return
@@ -58,14 +59,14 @@ def _bars(columns: Columns, quiet: bool) -> Progress | None:
     return Progress(*columns(), console=Console(stderr=True), transient=True)
 
 
-def _token_columns() -> Sequence[ProgressColumn]:
+def _token_columns(unit: str) -> Sequence[ProgressColumn]:
     from rich import progress as rich
 
     return (
         rich.TextColumn("{task.description}"),
         rich.BarColumn(),
         rich.MofNCompleteColumn(),
-        rich.TextColumn("tokens"),
+        rich.TextColumn(unit),
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     )
