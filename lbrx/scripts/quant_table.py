@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lbrx import quant
-from lbrx.quant import Scheme, affine_schemes, gguf, mlx_schemes
+from lbrx.quant import Scheme, affine_schemes, checkpoint_schemes, gguf, mlx_schemes
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "quantization.md"
 _BLOCK = re.compile(r"(<!-- table -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -18,7 +18,7 @@ TITLES = ["scheme", "bits per weight", "values / bytes", "stored fields", "error
 
 def shown() -> list[Scheme]:
     """Every GGUF type, the other schemes with groups of 64, and MLX's small floats."""
-    others = [*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES]
+    others = [*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES, *checkpoint_schemes.SCHEMES]
     usual = [s for s in others if s.group_size == 64 or (s.name.count(":") == 1 and s.symmetric)]
     return [*gguf.SCHEMES, *usual]
 

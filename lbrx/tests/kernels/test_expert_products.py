@@ -12,12 +12,13 @@ from lbrx import metal, quant
 from lbrx.arrays import dtype as dt
 from lbrx.kernels import deterministic, forced
 from lbrx.kernels.experts.experts import ExpertProduct, family
+from lbrx.quant import checkpoint_schemes
 from lbrx.tensors.quantized import expert_linears
 
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
 PACKED = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "iq3_s", "mxfp4", "mlx:4:64", "q5:64")
-NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4")
+NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4", *(s.name for s in checkpoint_schemes.SCHEMES))
 
 
 def stack_of(rng, kind, shape):

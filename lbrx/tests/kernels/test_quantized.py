@@ -27,7 +27,7 @@ SCHEMES = [name for name in quant.SCHEMES if ":32" not in name and ":128" not in
 COMMON = ["q4_0", "q4_1", "q8_0", "q4_k", "q6_k", "mlx:4:64", "mlx:8:64", "q4:64"]
 VARIANTS = ["serial", "serial_tiles", "floats", "panels", "simd", "tiles"]
 # Not for integer kernels: codes are not integers, or groups are too small.
-NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4")
+NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4", "e4m3:64", "nf4:64", "fp4:64", "e2m1:16")
 INTEGERS = ("serial", "serial_tiles")
 
 

@@ -1,4 +1,5 @@
-"""Checkpoints that other libraries quantized are refused by name wherever weights are used."""
+"""Checkpoints in quantizations that lbrx does not read are refused by name wherever weights are
+used."""
 
 from __future__ import annotations
 
@@ -18,25 +19,13 @@ LAYER = "model.layers.0.mlp.up_proj"
 PLAIN = np.ones(4, np.float32)
 # The library, what it writes to config.json, and the tensors that it adds to a layer.
 KINDS = {
-    "fp8": ({"quant_method": "fp8"}, {f"{LAYER}.weight_scale_inv": PLAIN}),
-    "fp8 static": ({"quant_method": "fbgemm_fp8"}, {f"{LAYER}.input_scale": PLAIN}),
-    "bitsandbytes int8": ({"load_in_8bit": True}, {f"{LAYER}.SCB": PLAIN}),
-    "bitsandbytes nf4": (
-        {"quant_method": "bitsandbytes", "load_in_4bit": True},
-        {f"{LAYER}.weight.absmax": PLAIN, f"{LAYER}.weight.quant_map": PLAIN},
-    ),
-    "bitsandbytes state": ({"bnb": 1}, {f"{LAYER}.weight.quant_state.bitsandbytes__nf4": PLAIN}),
-    "gptq": (
-        {"quant_method": "gptq", "bits": 4},
-        {f"{LAYER}.{part}": PLAIN for part in ("qweight", "qzeros", "scales", "g_idx")},
-    ),
-    "awq": ({"quant_method": "awq"}, {f"{LAYER}.qweight": PLAIN, f"{LAYER}.scales": PLAIN}),
     "hqq": ({"quant_method": "hqq"}, {f"{LAYER}.W_q": PLAIN, f"{LAYER}.zero": PLAIN}),
-    "compressed-tensors": (
-        {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-        {f"{LAYER}.weight_packed": PLAIN, f"{LAYER}.weight_shape": PLAIN},
-    ),
-    "mxfp6": ({"quant_method": "mxfp6"}, {"model.layers.0.mlp.experts.down_proj_blocks": PLAIN}),
+    "quanto": ({"quant_method": "quanto"}, {f"{LAYER}.weight._data": PLAIN}),
+    "aqlm": ({"quant_method": "aqlm"}, {f"{LAYER}.codebooks": PLAIN}),
+    "exl3": ({"quant_method": "exl3"}, {f"{LAYER}.trellis": PLAIN}),
+    "scales of plain weights": ({"quant_method": "magic"}, {f"{LAYER}.weight_scale_inv": PLAIN}),
+    "static scales": ({"quant_method": "other"}, {f"{LAYER}.input_scale": PLAIN}),
+    "bitsandbytes without codes": ({"bnb": 1}, {f"{LAYER}.SCB": PLAIN}),
     "unheard of": ("magic", {f"{LAYER}.weight_scale": PLAIN}),
 }
 
@@ -124,3 +113,35 @@ def test_integers_are_not_weights(plain, tmp_path):
     save_file(tensors, weights)
     with pytest.raises(lbrx.FormatError, match=rf"{LAYER}.weight has the type int8: weights are"):
         lbrx.language_model(folder)
+
+
+def test_a_model_whose_layers_are_integers(make_model, tmp_path):
+    """bitsandbytes' int8 in a mixture of experts: its experts and attention multiply packed."""
+    source = make_model("qwen3_moe")
+    tensors = load_file(source / "model.safetensors")
+    packed, values = dict(tensors), dict(tensors)
+    for name, weight in tensors.items():
+        if not name.endswith("_proj.weight") or weight.shape[1] % 32:
+            continue
+        sizes = np.abs(weight).max(axis=1, keepdims=True)
+        codes = np.rint(weight / sizes * 127).astype(np.int8)
+        packed |= {name: codes, name.replace("weight", "SCB"): sizes[:, 0].astype(np.float32)}
+        values[name] = (codes * sizes / 127).astype(np.float32)
+    assert len(packed) > len(tensors)
+    for folder, stored in (("packed", packed), ("plain", values)):
+        shutil.copytree(source, tmp_path / folder)
+        save_file(stored, tmp_path / folder / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    settings = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    changed_config = {**config, "quantization_config": settings}
+    (tmp_path / "packed" / "config.json").write_text(json.dumps(changed_config))
+    tokens = np.random.default_rng(3).integers(2, 300, 23).tolist()
+    found, wanted = (
+        lbrx.language_model(tmp_path / folder, cache_dtype="float32").log_probabilities(tokens)
+        for folder in ("packed", "plain")
+    )
+    # Processors multiply packed weights with 16-bit activations.
+    assert np.abs(np.subtract(found, wanted)).max() < 2e-3
+    opened = lbrx.language_model(tmp_path / "packed").engine.network.layers[0]
+    schemes = {opened.mlp.output.metadata.quantization, opened.mlp.inputs[0].metadata.quantization}
+    assert all(scheme and scheme.startswith("q8:") for scheme in schemes)

@@ -183,7 +183,7 @@ def test_names():
     assert quant.find("q4") is quant.find("q4:64")
     assert quant.find("mlx:8") is quant.find("MLX:8:64")
     assert quant.find(quant.find("q8_0")) is quant.find("q8_0")
-    assert len(quant.SCHEMES) == 25 + 42 + 21
+    assert len(quant.SCHEMES) == 25 + 42 + 21 + 6
     assert all(name == scheme.name for name, scheme in quant.SCHEMES.items())
 
 

@@ -11,7 +11,7 @@ from lbrx.arrays.dtype import Dtype
 from lbrx.convert.source import columns_of, scheme_of
 from lbrx.errors import QuantizationError
 from lbrx.files.formats import file_formats
-from lbrx.files.formats.recipe import Recipe, stored
+from lbrx.files.formats.recipe import PackedWeight, Recipe, sources_of
 
 FLOATS = {
     "f32": dt.float32,
@@ -84,8 +84,10 @@ def kept(format: str, recipe: Recipe, dtype: Dtype | None = None) -> Form:
 
 def _scale_type(recipe: Recipe) -> Dtype:
     """The type of MLX's scales; other blocks contain their scales."""
-    _, *beside = stored(recipe)
-    return beside[0].encoding.decoded if beside else dt.float32
+    if isinstance(recipe, PackedWeight):
+        return recipe.scales.encoding.decoded
+    sources = sources_of(recipe)
+    return _scale_type(sources[0]) if sources else dt.float32
 
 
 def is_floating(recipe: Recipe) -> bool:

@@ -9,9 +9,16 @@ from lbrx.arrays import dtype as dt
 from lbrx.arrays.dtype import Dtype
 from lbrx.arrays.shape import Shape
 from lbrx.errors import FormatError
-from lbrx.files.formats import Inline, ModelFiles, TensorInfo, descriptor
+from lbrx.files.formats import Inline, ModelFiles, TensorInfo, descriptor, translate
 from lbrx.files.formats.descriptor import FileRange, Source
-from lbrx.files.formats.recipe import Recipe, ReorderedHeads, computed_tensors, renamed, stored
+from lbrx.files.formats.recipe import (
+    Recipe,
+    ReorderedHeads,
+    computed_tensors,
+    nbytes_of,
+    renamed,
+    stored,
+)
 from lbrx.files.formats.translate import stack_of
 from lbrx.files.stored.stored_model import StoredModel
 from lbrx.models.adapters import Adapters, LowRankUpdate
@@ -25,9 +32,10 @@ FLOAT8 = tuple(encoding.name.lower() for encoding in descriptor.FLOAT8)
 
 
 def bytes_in_memory(files: ModelFiles) -> int:
-    """The bytes that a model's tensors take in memory: 8-bit floats are expanded to float16."""
-    expanded = sum(t.nbytes for t in files.tensors.values() if t.encoding in descriptor.FLOAT8)
-    return files.nbytes + expanded
+    """The bytes that a model's tensors take in memory: 8-bit floats without scales are expanded to
+    float16."""
+    recipes = translate.to_huggingface(files).values()
+    return sum(nbytes_of(r) * (2 if r.encoding in descriptor.FLOAT8 else 1) for r in recipes)
 
 
 class Weights:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lbrx.arrays import dtype as dt
 from lbrx.arrays.shape import Shape, list_of
 from lbrx.errors import DtypeError, QuantizationError, ShapeError
-from lbrx.quant import affine_schemes, gguf, mlx_schemes
+from lbrx.quant import affine_schemes, checkpoint_schemes, gguf, mlx_schemes
 from lbrx.quant.info import ArrayT, QuantizationInfo
 from lbrx.quant.scheme import FloatArray, Scheme, decode, encode
 
@@ -51,7 +51,8 @@ def _problem(scheme: Scheme) -> str | None:
     return None
 
 
-for _scheme in (*gguf.SCHEMES, *affine_schemes.SCHEMES, *mlx_schemes.SCHEMES):
+_GROUPED = (*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES, *checkpoint_schemes.SCHEMES)
+for _scheme in (*gguf.SCHEMES, *_GROUPED):
     register(_scheme)
 
 
@@ -70,14 +71,15 @@ def find(name: str | Scheme) -> Scheme:
     lowered = str(name).lower()
     scheme = SCHEMES.get(lowered) or SCHEMES.get(f"{lowered}:{DEFAULT_GROUP}")
     if scheme is None:
-        families = {s.name for s in (*affine_schemes.SCHEMES, *mlx_schemes.SCHEMES)}
+        families = {s.name for s in _GROUPED}
         blocks = ", ".join(name for name in SCHEMES if name not in families)
         groups, bits = list_of(affine_schemes.GROUP_SIZES), affine_schemes.BITS
         raise QuantizationError(
             f"{name!r} is not a quantization scheme: give one of {blocks}; qBITS:GROUP or "
             f"qBITS:GROUP:symmetric with bits {bits[0]} to {bits[-1]}; "
             f"mlx:BITS:GROUP with bits {list_of(mlx_schemes.BITS)}; groups of {groups}; "
-            "mlx:mxfp4, mlx:mxfp8 or mlx:nvfp4"
+            "mlx:mxfp4, mlx:mxfp8 or mlx:nvfp4; those of checkpoints, which are only decoded: "
+            f"{', '.join(s.name for s in checkpoint_schemes.SCHEMES)}"
         )
     return scheme
 

@@ -26,11 +26,11 @@ def _named_quantization(files: ModelFiles) -> str | None:
 
 
 def _checkpoint_tensors(files: ModelFiles) -> dict[str, Recipe]:
-    from lbrx.files.formats import mxfp4_checkpoints
+    from lbrx.files.formats import packings, quantized_checkpoints
 
-    if mxfp4_checkpoints.is_mxfp4(files.config):
-        return mxfp4_checkpoints.packed_weights(files)
-    return dict(files.tensors)
+    tensors = packings.packed_weights(files)
+    quantized_checkpoints.check_tensors(files, tensors)
+    return tensors
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ Their weights are codes or unscaled values. Taken as plain weights they give wro
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lbrx.errors import FormatError
 from lbrx.files.formats.checks import bad, brief, shown
 from lbrx.files.formats.descriptor import ModelFiles
 from lbrx.files.formats.file_formats import conventions_of
-from lbrx.files.formats.mxfp4_checkpoints import is_mxfp4
+from lbrx.files.formats.packings import is_read, method_of
 
 _REMEDY = (
     "use the checkpoint from which it was quantized, or a GGUF or MLX version of the model, or "
@@ -38,20 +38,18 @@ _KINDS = {kind: re.compile(rf"(?:.*\.)?(?:{names})") for kind, names in _TENSORS
 
 
 def check_readable(files: ModelFiles) -> None:
-    """Raise FormatError for a quantization that lbrx does not read.
+    """Raise FormatError for a quantization that config.json names and lbrx does not read.
 
-    GGUF's blocks, MLX's `quantization` and MXFP4 are read. Of others, either the
-    `quantization_config` of config.json tells, or scales and the like among the tensors.
+    GGUF's blocks, MLX's `quantization` and the packings of `packings/` are read.
     """
     conventions = conventions_of(files)
     if conventions.describes_itself:
         return
     check_mlx_settings(files)
-    if is_mxfp4(files.config):
-        return
-    if not (conventions.packs_words and files.config.get("quantization")):
+    if conventions.packs_words and files.config.get("quantization"):
+        check_tensors(files, files.tensors)
+    elif not is_read(files.config):
         _check_config(files)
-    _check_tensors(files)
 
 
 def check_mlx_settings(files: ModelFiles) -> None:
@@ -73,14 +71,16 @@ def _check_config(files: ModelFiles) -> None:
 
 
 def _method(settings: Any) -> str:
-    named = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+    named = method_of(settings) if isinstance(settings, Mapping) else settings
     return brief(named) if named else "an unnamed method"
 
 
-def _check_tensors(files: ModelFiles) -> None:
-    for name in files.tensors:
-        for kind, names in _KINDS.items():
-            if names.fullmatch(name):
+def check_tensors(files: ModelFiles, names: Iterable[str]) -> None:
+    """Raise FormatError if one of these tensors belongs to quantized weights that lbrx does not
+    read: scales and the like."""
+    for name in names:
+        for kind, pattern in _KINDS.items():
+            if pattern.fullmatch(name):
                 raise _unread(files, kind, f"tensor {shown(name)}")
         stem, _, last = name.rpartition(".")
         weight = files.tensors.get(f"{stem}.weight")

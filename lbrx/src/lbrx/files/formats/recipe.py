@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx import quant
 from lbrx.arrays import dtype as dt
 from lbrx.arrays.dtype import Dtype
 from lbrx.arrays.shape import Shape
@@ -102,37 +103,55 @@ class ShiftedTensor:
 
 
 @dataclass(frozen=True)
-class MlxWeight:
-    """A weight that MLX stores as three tensors: packed words, their scales and their biases."""
+class PackedWeight:
+    """A quantized weight whose codes, scales and offsets are tensors of their own: the fields of a
+    planar scheme."""
 
     name: str
-    weight: TensorInfo
-    scales: TensorInfo
-    biases: TensorInfo | None
-    mode: str
-    bits: int
-    group_size: int
+    scheme: str
+    data: Recipe
+    scales: Recipe
+    offsets: Recipe | None = None
+    """Biases or zero points, where the scheme has them."""
 
     @property
     def encoding(self) -> Encoding:
-        beside = [t for t in (self.scales, self.biases) if t is not None]
-        nbytes = self.group_size * self.bits // 8 + sum(t.encoding.nbytes for t in beside)
-        return Encoding(self.scheme.upper(), None, self.group_size, nbytes)
-
-    @property
-    def scheme(self) -> str:
-        return f"mlx:{self.bits}:{self.group_size}" if self.mode == "affine" else f"mlx:{self.mode}"
+        group = quant.find(self.scheme).elements
+        codes = quant.find(self.scheme).layout["data"].itemsize
+        beside = [t for t in (self.scales, self.offsets) if t is not None]
+        nbytes = codes + sum(t.encoding.nbytes for t in beside)
+        return Encoding(self.scheme.upper(), None, group, nbytes)
 
     @property
     def shape(self) -> Shape:
         *leading, groups = self.scales.shape
-        return (*leading, groups * self.group_size)
+        return (*leading, groups * quant.find(self.scheme).elements)
 
     @property
-    def parts(self) -> dict[str, TensorInfo]:
-        """The stored tensors by the names of the scheme's fields."""
-        named = {"data": self.weight, "scales": self.scales, "biases": self.biases}
-        return {name: info for name, info in named.items() if info is not None}
+    def parts(self) -> dict[str, Recipe]:
+        """The tensors by the names of the scheme's fields."""
+        fields = quant.find(self.scheme).fields
+        tensors = (self.data, self.scales, self.offsets)
+        return {name: part for name, part in zip(fields, tensors, strict=False) if part is not None}
+
+
+class ArrayFunction(Protocol):
+    """How an array is made of others on the host: a frozen dataclass of plain values, as a
+    `TensorFunction`."""
+
+    def __call__(self, sources: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The result, in the recipe's type and shape."""
+
+
+@dataclass(frozen=True)
+class RepackedTensor:
+    """Codes, scales or values that a function makes of stored ones, exactly."""
+
+    name: str
+    sources: tuple[Recipe, ...]
+    encoding: Encoding
+    shape: Shape
+    function: ArrayFunction
 
 
 class TensorFunction(Protocol):
@@ -193,7 +212,8 @@ Recipe = (
     | StackEntry
     | TensorStack
     | ShiftedTensor
-    | MlxWeight
+    | PackedWeight
+    | RepackedTensor
     | ComputedTensor
 )
 
@@ -222,9 +242,13 @@ def sources_of(recipe: Recipe) -> tuple[Recipe, ...]:
     match recipe:
         case TensorInfo():
             return ()
-        case TensorStack(sources=sources) | ComputedTensor(sources=sources):
+        case (
+            TensorStack(sources=sources)
+            | ComputedTensor(sources=sources)
+            | RepackedTensor(sources=sources)
+        ):
             return sources
-        case MlxWeight():
+        case PackedWeight():
             return tuple(recipe.parts.values())
         case _:
             return (recipe.source,)

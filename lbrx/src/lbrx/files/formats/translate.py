@@ -24,7 +24,8 @@ from lbrx.files.formats.checks import bad, brief, shown
 from lbrx.files.formats.containers import mlx
 from lbrx.files.formats.descriptor import Inline, ModelFiles, TensorInfo, plain
 from lbrx.files.formats.file_formats import conventions_of
-from lbrx.files.formats.mxfp4_checkpoints import is_mxfp4
+from lbrx.files.formats.packings import is_read
+from lbrx.files.formats.packings.as_mlx import as_mlx
 from lbrx.files.formats.quantized_checkpoints import check_readable
 from lbrx.files.formats.recipe import (
     ComputedModel,
@@ -46,7 +47,9 @@ _NUMBER = re.compile(r"(?<=\.)[0-9]{1,6}(?=\.)")
 _GGUF_ONLY = re.compile(r"rope_freqs|rope_factors_(long|short)|blk\.[0-9]+\.attn_rot_embd")
 _HUGGINGFACE_ONLY = re.compile(r".*\.rotary_emb\.inv_freq")
 _LANGUAGE_PREFIX = re.compile(r"^(language_model\.(?=model|lm_head)|model\.language_model\.)")
-_OTHER_PARTS = re.compile(r"(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
+_OTHER_PARTS = re.compile(
+    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_(vision|audio))\."
+)
 # MLX stacks experts, and calls Mixtral's like those of others.
 _MIXTRAL = "block_sparse_moe"
 _OF_MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
@@ -65,8 +68,8 @@ def config_of(files: ModelFiles) -> Mapping[str, Any]:
 
 
 def without_packing(files: ModelFiles, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json without MLX's packing settings."""
-    is_packed = conventions_of(files).packs_words or is_mxfp4(config)
+    """The config.json without settings of packing."""
+    is_packed = conventions_of(files).packs_words or is_read(config)
     dropped = _PACKING if is_packed else ()
     return {key: value for key, value in config.items() if key not in dropped}
 
@@ -198,7 +201,8 @@ def to_mlx(tensors: Mapping[str, Recipe], config: Mapping[str, Any]) -> dict[str
     result: dict[str, Recipe] = {}
     experts: dict[str, dict[int, Recipe]] = {}
     prefix = "language_model." if any(map(_LANGUAGE_PREFIX.match, tensors)) else ""
-    for tensor in _named_by(architecture, tensors, config):
+    exact = {name: as_mlx(recipe) for name, recipe in tensors.items()}
+    for tensor in _named_by(architecture, exact, config):
         found = _EXPERT.fullmatch(tensor.name)
         if found:
             part = _IN_MLX.get(found[3], found[3])

@@ -6,7 +6,9 @@ and conversion reads ranges of rows (`derived.read_rows`).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,10 @@ from lbrx.files.formats import Deflated, FileRange, TensorInfo
 from lbrx.files.formats.containers.zip_archive import inflate
 from lbrx.files.formats.recipe import (
     ComputedTensor,
-    MlxWeight,
+    PackedWeight,
     Recipe,
     ReorderedHeads,
+    RepackedTensor,
     ShiftedTensor,
     StackEntry,
     TensorStack,
@@ -54,9 +57,23 @@ class RecipeArrays:
                 return derived.shift(self.array(source), by)
             case ComputedTensor(sources=sources):
                 return computed(recipe, [self.array(source) for source in sources], self._device)
-            case MlxWeight():
-                parts = {name: self._stored(info) for name, info in recipe.parts.items()}
+            case PackedWeight():
+                parts = {name: self.array(part) for name, part in recipe.parts.items()}
                 return derived.packed(recipe.scheme, parts, recipe.shape)
+            case RepackedTensor():
+                return self._repacked(recipe)
+
+    def _repacked(self, recipe: RepackedTensor) -> Array:
+        """The result of a recipe's function of arrays, made at the first use."""
+        dtype = recipe.encoding.decoded
+        sources = [self.array(source) for source in recipe.sources]
+
+        def whole() -> NDArray[Any]:
+            values = recipe.function([source.numpy() for source in sources])
+            return np.ascontiguousarray(values.reshape(recipe.shape), dtype.numpy)
+
+        nbytes = math.prod(recipe.shape) * dtype.itemsize
+        return Array(LazyStorage(nbytes, whole), sh.contiguous(recipe.shape), dtype)
 
     def forget(self, info: TensorInfo) -> None:
         """Release the mapped pages of a stored tensor. They are read again at the next use."""

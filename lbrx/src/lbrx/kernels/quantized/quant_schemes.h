@@ -18,6 +18,10 @@
   M(q5_symmetric, Symmetric<5>) M(q6_symmetric, Symmetric<6>) M(q7_symmetric, Symmetric<7>) \
   M(q8_symmetric, Symmetric<8>)                                                             \
   M(mlx_2, Affine<2>) M(mlx_3, Affine<3>) M(mlx_4, Affine<4>) M(mlx_5, Affine<5>)           \
-  M(mlx_6, Affine<6>) M(mlx_8, Affine<8>) M(mlx_mxfp4, MlxMxfp4) M(mlx_nvfp4, MlxNvfp4)
+  M(mlx_6, Affine<6>) M(mlx_8, Affine<8>) M(mlx_mxfp4, MlxMxfp4) M(mlx_nvfp4, MlxNvfp4)  \
+  M(e2m1, E2M1)
 
-#define EACH_SCHEME(M) EACH_BLOCK(M) EACH_GROUP(M) M(mlx_mxfp8, MlxMxfp8)
+// Their codes are not integers.
+#define EACH_FLOAT(M) M(mlx_mxfp8, MlxMxfp8) M(e4m3, E4M3) M(nf4, NF4) M(fp4, FP4)
+
+#define EACH_SCHEME(M) EACH_BLOCK(M) EACH_GROUP(M) EACH_FLOAT(M)

@@ -94,6 +94,47 @@ struct MlxMxfp8 : Codec<32, 32, true, false> {
   static float code(Block b, uint unit, uint i) { return e4m3(b.data[unit * UNIT + i]); }
 };
 
+// ---- of checkpoints: a float scale for each group ----
+
+template <uint BITS, bool P>
+struct Scaled : Codec<0, 0, P, false> {
+  static uint elements() { return GROUP; }
+  static uint bytes() { return GROUP * BITS / 8; }
+  static float scale(Block b, uint) { return element(SCALES, b.weight.scales, b.index); }
+};
+
+struct E4M3 : Scaled<8, true> {
+  static float code(Block b, uint unit, uint i) { return e4m3((b.data + unit * UNIT)[i]); }
+};
+
+struct E2M1 : Scaled<4, false> {
+  static float scale(Block b, uint) { return 0.5f * element(SCALES, b.weight.scales, b.index); }
+  static short code(Block b, uint unit, uint i) { return doubled(stream_bits<4>(b.data, unit, i)); }
+};
+
+// bitsandbytes': a byte's first value is in its high half, and the points are any floats.
+constant constexpr float NF4_POINTS[16] = {
+    -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+    -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
+    0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+    0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f};
+constant constexpr float FP4_POINTS[8] = {
+    0.0f, 0.005208333333333333f, 0.6666666666666666f, 1.0f, 1.0f / 3, 0.5f, 1.0f / 6, 0.25f};
+
+inline uint high_first(Block b, uint unit, uint i) {
+  return (b.data + unit * 8)[i / 2] >> (4 - i % 2 * 4) & 15;
+}
+struct NF4 : Scaled<4, true> {
+  static float code(Block b, uint unit, uint i) { return NF4_POINTS[high_first(b, unit, i)]; }
+};
+struct FP4 : Scaled<4, true> {
+  static float code(Block b, uint unit, uint i) {
+    const uint stored = high_first(b, unit, i);
+    const float size = FP4_POINTS[stored & 7];
+    return stored & 8 ? -size : size;
+  }
+};
+
 // ---- ternary digits ----
 
 // Five digits per byte, as a fraction of 256: multiplying by three moves the first digit out.

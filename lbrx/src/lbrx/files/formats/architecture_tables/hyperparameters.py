@@ -44,6 +44,9 @@ _OTHER_KEYS = {
     "rms_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "num_local_experts": ("num_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts": ("num_local_experts",),
+    "num_experts_per_tok": ("moe_k", "moe_topk"),
+    "partial_rotary_factor": ("rotary_pct",),
+    "rope_theta": ("rotary_emb_base",),
 }
 
 
@@ -62,6 +65,8 @@ def flat_config(architecture: Architecture | None, config: Mapping[str, Any]) ->
         found = next((merged[other] for other in others if merged.get(other) is not None), None)
         if found is not None:
             merged.setdefault(key, found)
+    if isinstance(kinds := merged.get("layers_block_type"), list):
+        merged.setdefault("num_hidden_layers", len(kinds))
     if architecture is not None:
         kept = {k: v for k, v in architecture.constants.items() if k == "tie_word_embeddings"}
         merged = {**architecture.defaults, **kept, **merged}

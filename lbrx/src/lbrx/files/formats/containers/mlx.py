@@ -11,10 +11,8 @@ from lbrx.arrays import dtype as dt
 from lbrx.files.formats.checks import bad, brief
 from lbrx.files.formats.descriptor import ModelFiles, TensorInfo
 from lbrx.files.formats.quantized_checkpoints import check_mlx_settings
-from lbrx.files.formats.recipe import MlxWeight, Recipe
+from lbrx.files.formats.recipe import PackedWeight, Recipe
 
-_BITS = (2, 3, 4, 5, 6, 8)
-_GROUPS = (16, 32, 64, 128)
 _WORD = 32
 _SETTINGS = "config.json quantization"
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
@@ -52,21 +50,23 @@ def _packed(
     weight: TensorInfo,
     scales: TensorInfo,
     settings: Mapping[str, Any],
-) -> MlxWeight:
+) -> PackedWeight:
     stem = _stem(weight.name)
     own = settings.get(stem)
     chosen = {**settings, **own} if isinstance(own, dict) else settings
     mode = chosen.get("mode", "affine")
     bits, group = chosen.get("bits"), chosen.get("group_size")
-    numbers = type(bits) is int and type(group) is int
-    if not numbers or bits not in _BITS or group not in _GROUPS or mode not in _MODES:
+    name = f"mlx:{bits}:{group}" if mode == "affine" else f"mlx:{mode}"
+    scheme = quant.SCHEMES.get(name)
+    numbers = type(bits) is int and type(group) is int and mode in _MODES
+    if scheme is None or not numbers or (scheme.bits, scheme.elements) != (bits, group):
         problem = (
             f"bits {brief(bits)}, group_size {brief(group)}, mode {brief(mode)} are not supported"
         )
         raise bad(files.path, problem, tensor=weight.name, field=_SETTINGS)
     biases = files.tensors.get(f"{stem}.biases")
-    recipe = MlxWeight(weight.name, weight, scales, biases, mode, bits, group)
-    if not scales.shape or weight.shape != (*scales.shape[:-1], recipe.shape[-1] * bits // _WORD):
+    words = scheme.elements * scheme.bits // _WORD  # of a group
+    if not scales.shape or weight.shape != (*scales.shape[:-1], scales.shape[-1] * words):
         problem = (
             f"shape {weight.shape} with scales of {scales.shape} is not {bits} bits in groups "
             f"of {group}"
@@ -75,7 +75,7 @@ def _packed(
     if (mode == "affine") != (biases is not None) or (biases and biases.shape != scales.shape):
         problem = f"scales and biases do not fit each other in mode {mode}"
         raise bad(files.path, problem, tensor=weight.name, field="biases")
-    return recipe
+    return PackedWeight(weight.name, name, weight, scales, biases)
 
 
 def quantization_config(schemes: Mapping[str, str]) -> dict[str, Any]:
