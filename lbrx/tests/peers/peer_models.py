@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stored_cases
 import torch
 import transformers
 
@@ -136,6 +137,7 @@ CASES: dict[str, dict[str, Any]] = {
     "smollm3, window": {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
     "smollm3, yarn": {"rope_scaling": YARN, "tie_word_embeddings": False},
 }  # fmt: skip
+CASES |= stored_cases.CASES
 BASE = {
     "num_hidden_layers": 2,
     "hidden_size": 64,

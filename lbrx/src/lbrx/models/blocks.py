@@ -58,11 +58,17 @@ def read_activation(config: ModelConfig, key: str = "hidden_act") -> Callable[[T
 class PlainMLP:
     """down(activation(up(x)))."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, names: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        names: tuple[str, str],
+        key: str = "hidden_act",
+    ) -> None:
         wide, hidden = config.intermediate, config.hidden
         self.up = Linear(weights.inside(names[0]), wide, hidden)
         self.down = Linear(weights.inside(names[1]), hidden, wide)
-        self.activation = read_activation(config)
+        self.activation = read_activation(config, key)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))

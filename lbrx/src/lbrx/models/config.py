@@ -18,7 +18,7 @@ from lbrx.files.formats.architecture_tables.rope_scaling import number
 from lbrx.files.formats.checks import brief
 from lbrx.files.stored.stored_model import StoredModel
 
-HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight")
+HEADS = ("lm_head.weight", "language_model.lm_head.weight", "output.weight", "embed_out.weight")
 _MAX_SIZE = 1 << 24  # of any axis: a corrupt value fails here rather than in an allocation
 
 
@@ -116,7 +116,9 @@ def model_type_of(model: StoredModel) -> str:
     given = model.config
     known = architecture_tables.of_config(given)
     classes = given.get("architectures")
+    inner = given.get("text_config")
     named = (
+        inner.get("model_type") if isinstance(inner, Mapping) else None,
         given.get("model_type"),
         model.metadata.get("general.architecture"),
         classes[0] if isinstance(classes, list) and classes else None,
@@ -210,6 +212,9 @@ def read_rope(config: Mapping[str, Any]) -> RopeSettings:
     match rope_settings.kind_of(scaling):
         case "default" | "none":
             return RopeSettings(base, dims)
+        case "dynamic" | "ntk_alpha" if scaling.get("alpha"):  # Hunyuan's, for any length
+            stretched = base * number(scaling, "alpha", float) ** (dims / (dims - 2))
+            return RopeSettings(stretched, dims)
         case "linear":
             return RopeSettings(base, dims, scale=1 / number(scaling, "factor", float))
         case "llama3":

@@ -32,6 +32,7 @@ class Decoder:
     """What is added to the stored weights of norms."""
     names = ("model", "embed_tokens", "layers", "norm")
     """The names of the whole, the embedding, the layers and the last norm."""
+    head_name = "lm_head"
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config = config
@@ -48,7 +49,7 @@ class Decoder:
         self.norm = self.make_norm(inner.inside(norm))
         self.head = self.embedding
         if not config.tied:
-            self.head = weights.inside("lm_head").matrix("weight", *shape)
+            self.head = weights.inside(self.head_name).matrix("weight", *shape)
 
     @classmethod
     def adapted(cls, config: ModelConfig) -> ModelConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbrx.arrays import dtype as dt
@@ -34,6 +35,8 @@ class Routing:
     """The number of experts whose scores add up to that of their group."""
     scale: float = 1.0
     """Multiplies the weights."""
+    tolerance: float = 0.0
+    """How much smaller a logit may be to count as near the best, for routers that ask."""
 
 
 class Router:
@@ -42,15 +45,18 @@ class Router:
     A file may have a bias that is added to scores for the choice and not to the weights.
     """
 
-    bias_name = "e_score_correction_bias"
-
-    def __init__(self, weights: Weights, config: ModelConfig, count: int, routing: Routing) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        count: int,
+        routing: Routing,
+        bias: Tensor | None = None,
+    ) -> None:
         self.linear = Linear(weights, count, config.hidden)
         self.routing = routing
         self.count = count
-        self.bias = None
-        if self.bias_name in weights:
-            self.bias = weights.vector(self.bias_name, count).astype(dt.float32)
+        self.bias = bias
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights in float32 and numbers of experts, (tokens, used) each, from (tokens, hidden)."""
@@ -99,9 +105,12 @@ class Experts:
         routing: Routing | None = None,
         size: int | None = None,
         names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        router: str = "gate",
+        chooser: type[Router] = Router,
     ) -> None:
         routing = routing or Routing(experts_used(config, count), normalize)
-        self.router = Router(weights.inside("gate"), config, count, routing)
+        gate_weights = weights.inside(router)
+        self.router = chooser(gate_weights, config, count, routing, router_bias(weights, count))
         inner, wide, hidden = weights.inside("experts"), size or config.intermediate, config.hidden
         gate, up, down = names
         self.inputs = [inner.stack(name, count, wide, hidden) for name in (gate, up)]
@@ -116,6 +125,18 @@ class Experts:
         return weighted_sum(fed, shares).reshape(*x.shape)
 
 
+_BIASES = ("gate.e_score_correction_bias", "expert_bias", "moe_statics.e_score_correction_bias")
+
+
+def router_bias(weights: Weights, count: int) -> Tensor | None:
+    """What is added to the scores of experts for their choice, under its names beside them."""
+    name = next((name for name in _BIASES if name in weights), None)
+    if name is None:
+        return None
+    shape = (1, count) if name.startswith("moe_statics") else (count,)
+    return weights.vector(name, *shape).reshape(count).astype(dt.float32)
+
+
 def weighted_sum(parts: Tensor, shares: Tensor) -> Tensor:
     """The sum over a token's experts, (tokens, used, hidden) to (tokens, hidden), in float32."""
     total = (parts.astype(dt.float32) * shares.unsqueeze(-1)).sum(axis=1)
@@ -125,7 +146,9 @@ def weighted_sum(parts: Tensor, shares: Tensor) -> Tensor:
 class SharedExperts:
     """experts(x) + shared(x), the latter times sigmoid(gate(x)) if there is a gate."""
 
-    def __init__(self, experts: Experts, shared: GatedMLP, gate: Linear | None = None) -> None:
+    def __init__(
+        self, experts: Callable[[Tensor], Tensor], shared: GatedMLP, gate: Linear | None = None
+    ) -> None:
         self.experts = experts
         self.shared = shared
         self.gate = gate
@@ -145,6 +168,16 @@ def grouped_experts(
     if index < config.integer("first_k_dense_replace"):
         return GatedMLP(weights, config, gate)
     count, size = count_experts(config, "n_routed_experts"), config.integer("moe_intermediate_size")
+    routing = grouped_routing(config, count, softmax=softmax)
+    experts = Experts(weights, config, count, routing=routing, size=size)
+    shared_size = size * config.integer("n_shared_experts", 1)
+    return SharedExperts(
+        experts, GatedMLP(weights.inside("shared_experts"), config, gate, shared_size)
+    )
+
+
+def grouped_routing(config: ModelConfig, count: int, *, softmax: bool = False) -> Routing:
+    """How DeepSeek's routers choose."""
     groups, groups_used = config.integer("n_group", 1), config.integer("topk_group", 1)
     if softmax and config.settings.get("topk_method") == "greedy":
         groups = groups_used = 1
@@ -153,7 +186,7 @@ def grouped_experts(
             f"config.json: n_group: {groups} groups of {count} experts, {groups_used} of them "
             "used: they have to divide the experts, and topk_group to be from 1 to n_group"
         )
-    routing = Routing(
+    return Routing(
         experts_used(config, count),
         normalize=not softmax and config.settings.get("norm_topk_prob", True) is not False,
         sigmoid=not softmax,
@@ -162,16 +195,11 @@ def grouped_experts(
         best_of_group=1 if softmax else min(2, count // groups),
         scale=config.number("routed_scaling_factor", 1.0),
     )
-    experts = Experts(weights, config, count, routing=routing, size=size)
-    shared_size = size * config.integer("n_shared_experts", 1)
-    return SharedExperts(
-        experts, GatedMLP(weights.inside("shared_experts"), config, gate, shared_size)
-    )
 
 
-def experts_used(config: ModelConfig, count: int) -> int:
+def experts_used(config: ModelConfig, count: int, default: int = 2) -> int:
     """The number of experts that a token uses."""
-    used = config.integer("num_experts_per_tok", 2)
+    used = config.integer("num_experts_per_tok", default)
     if not 0 < used <= count:
         raise FormatError(
             f"config.json: num_experts_per_tok: {used} of {count} experts: it has to be "

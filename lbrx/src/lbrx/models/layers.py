@@ -183,15 +183,22 @@ class Attention:
     def attend(self, projected: list[Tensor], step: ForwardStep) -> Tensor:
         """What the heads see, side by side, from what `project` gives."""
         queries, keys, values = projected
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-        queries, keys, values = (heads.transpose(1, 2) for heads in (queries, keys, values))
-        if self.rotary is not None:
-            queries, keys = (self.rotary(heads, step.positions) for heads in (queries, keys))
+        queries, keys = self.placed(queries, keys, step)
+        values = values.transpose(1, 2)
         options = {"window": self.window, "scale": self.scale, "cap": self.cap}
         attended = step.attend(self.layer, queries, keys, values, self.sinks, **options)
         batch, _, tokens, _ = attended.shape
         return attended.transpose(1, 2).reshape(batch, tokens, self.heads * self.size)
+
+    def placed(self, queries: Tensor, keys: Tensor, step: ForwardStep) -> tuple[Tensor, Tensor]:
+        """Queries and keys with their norms and positions: (batch, heads, tokens, size)."""
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        return self.turned(queries.transpose(1, 2), step), self.turned(keys.transpose(1, 2), step)
+
+    def turned(self, heads: Tensor, step: ForwardStep) -> Tensor:
+        """Queries or keys, rotated by their positions where the layer does so."""
+        return heads if self.rotary is None else self.rotary(heads, step.positions)
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Queries, keys and values: (batch, tokens, heads, size)."""
@@ -211,6 +218,11 @@ def geglu(gate: Tensor, x: Tensor) -> Tensor:
     return gate.geglu(x)
 
 
+def squared_relu(gate: Tensor, x: Tensor) -> Tensor:
+    opened = gate.relu()
+    return opened * opened * x
+
+
 def geglu_tanh(gate: Tensor, x: Tensor) -> Tensor:
     return gate.geglu(x, approximate="tanh")
 
@@ -221,6 +233,7 @@ GATES: dict[str, Gate] = {
     "gelu": geglu,
     "gelu_new": geglu_tanh,
     "gelu_pytorch_tanh": geglu_tanh,
+    "relu2": squared_relu,
 }
 """Gated activations by the names that config.json has for them."""
 

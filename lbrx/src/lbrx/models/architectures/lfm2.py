@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.models.blocks import Block
+from lbrx.models.blocks import Block, Feeding
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.layers import Attending, Attention, GatedMLP, RMSNorm, read_gate
@@ -29,13 +29,17 @@ class Network(Decoder):
         return bool(kind == "full_attention")
 
     def make_layer(self, weights: Weights, index: int) -> Block:
-        size, gate = _inner_size(self.config), read_gate(self.config)
         return Block(
             self._make_operator(weights, index),
-            GatedMLP(weights.inside("feed_forward"), self.config, gate, size, NAMES),
+            self.make_mlp(weights, index),
             before_attention=self.make_norm(weights.inside("operator_norm")),
             before_mlp=self.make_norm(weights.inside("ffn_norm")),
         )
+
+    def make_mlp(self, weights: Weights, index: int) -> Feeding:
+        """The MLP of a layer."""
+        size, gate = _inner_size(self.config), read_gate(self.config)
+        return GatedMLP(weights.inside("feed_forward"), self.config, gate, size, NAMES)
 
     def _make_operator(self, weights: Weights, index: int) -> Attending:
         if self.config.states[index]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbrx.models.config import ModelConfig
 from lbrx.models.decoder import Decoder
 from lbrx.models.kv_cache import ForwardStep
-from lbrx.models.layers import Norm
+from lbrx.models.layers import Attending, Norm
 from lbrx.models.recurrent import Mamba2, MambaSizes
 from lbrx.models.weights import Weights
 from lbrx.tensors.core import Tensor
@@ -14,7 +14,7 @@ from lbrx.tensors.core import Tensor
 class MixerLayer:
     """x + mixer(norm(x))."""
 
-    def __init__(self, norm: Norm, mixer: Mamba2) -> None:
+    def __init__(self, norm: Norm, mixer: Attending) -> None:
         self.norm, self.mixer = norm, mixer
 
     def __call__(self, x: Tensor, added: Tensor | None, step: ForwardStep) -> tuple[Tensor, Tensor]:

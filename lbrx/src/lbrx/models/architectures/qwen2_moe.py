@@ -17,10 +17,12 @@ class Network(qwen2.Network):
         return PreNormLayer(weights, self.config, attention, make_mlp(self, weights, index))
 
 
-def make_mlp(network: Decoder, weights: Weights, index: int) -> GatedMLP | SharedExperts:
+def make_mlp(
+    network: Decoder, weights: Weights, index: int, *, normalize: bool = False
+) -> GatedMLP | SharedExperts:
     """The experts of a layer with the MLP beside them, or an ordinary MLP."""
     config, inner = network.config, weights.inside("mlp")
-    experts = make_experts(network, weights, index)
+    experts = make_experts(network, weights, index, normalize=normalize)
     if experts is None:
         return GatedMLP(inner, config, read_gate(config))
     size = config.integer("shared_expert_intermediate_size") or None

@@ -15,8 +15,11 @@ class Network(qwen3.Network):
         return PreNormLayer(weights, self.config, attention, make_experts(self, weights, index))
 
 
-def make_experts(network: Decoder, weights: Weights, index: int) -> Experts | None:
-    """The experts of a layer; None for a layer with an ordinary MLP."""
+def make_experts(
+    network: Decoder, weights: Weights, index: int, *, normalize: bool = False
+) -> Experts | None:
+    """The experts of a layer; None for a layer with an ordinary MLP. The weights of a token's
+    experts add up to 1 with `normalize`, or where config.json says so."""
     config = network.config
     dense = config.settings.get("mlp_only_layers")
     every = config.integer("decoder_sparse_step", 1) or 1
@@ -26,6 +29,6 @@ def make_experts(network: Decoder, weights: Weights, index: int) -> Experts | No
         weights.inside("mlp"),
         config,
         count_experts(config, "num_experts"),
-        normalize=bool(config.settings.get("norm_topk_prob")),
+        normalize=normalize or bool(config.settings.get("norm_topk_prob")),
         size=config.integer("moe_intermediate_size") or None,
     )
