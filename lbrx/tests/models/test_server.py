@@ -18,6 +18,7 @@ from importlib.util import find_spec
 import pytest
 
 import lbrx
+from lbrx.cli import main
 from lbrx.serve.gate import GateRules
 from lbrx.serve.problems import RequestError
 
@@ -288,7 +289,7 @@ def test_lists(server):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_frees_its_slot(server, stream):
     def cancelled() -> float:
-        return float(re.search(r"cancelled_total (\d+)", server.send("/metrics")[1])[1])
+        return float(re.search(r"cancelled_total\S* (\d+)", server.send("/metrics")[1])[1])
 
     before = cancelled()
     body = {"prompt": "Hello", "max_tokens": 500, "logit_bias": {"1": -100}, "stream": stream}
@@ -301,7 +302,7 @@ def test_a_client_that_goes_away_frees_its_slot(server, stream):
         time.sleep(0.2)
     while cancelled() == before:
         time.sleep(0.05)
-    while "lbrx_texts_running 0" not in server.send("/metrics")[1]:
+    while 'lbrx_texts_running{model="tiny"} 0' not in server.send("/metrics")[1]:
         time.sleep(0.05)
 
 
@@ -330,11 +331,52 @@ def test_a_signal_lets_requests_end(folder, model):
         with ThreadPoolExecutor(1) as pool:
             body = {"prompt": "Hello", "max_tokens": 300, "temperature": 0}
             answer = pool.submit(one.ask, "/v1/completions", **body)
-            while "lbrx_texts_running 1" not in one.send("/metrics")[1] and not answer.done():
+            while (
+                'lbrx_texts_running{model="tiny"} 1' not in one.send("/metrics")[1]
+                and not answer.done()
+            ):
                 time.sleep(0.01)
             one.process.send_signal(signal.SIGTERM)
             made = answer.result()
         assert made["choices"][0]["text"] == model.generate("Hello", max_tokens=300).text
+
+
+def test_several_models_and_adapters(folder, make_model, make_adapter):
+    """Each answers under its name as it would alone, also all at once; a text names the first."""
+    other = make_model("qwen3_moe", max_position_embeddings=1024)
+    path = make_adapter(folder, "model.layers.0.self_attn.q_proj")
+    options = ["--also", f"other={other}", "--adapter", f"tuned={path}:40", "--deterministic"]
+    alone = {
+        "tiny": lbrx.language_model(folder, context=512),
+        "other": lbrx.language_model(other, context=512),
+        "tuned": lbrx.language_model(folder, context=512, adapters=[f"{path}:40"]),
+    }
+    body = {"prompt": "Hello", "max_tokens": 20, "temperature": 0}
+    expected = {name: model.generate("Hello", max_tokens=20).text for name, model in alone.items()}
+    assert len(set(expected.values())) == 3
+    with running(folder, "--name", "tiny", "--context", "512", *options) as one:
+        listed = json.loads(one.send("/v1/models")[1])["data"]
+        assert [each["id"] for each in listed] == list(expected)
+        tags = json.loads(one.send("/api/tags")[1])["models"]
+        assert [each["name"] for each in tags] == list(expected)
+        names = [*expected] * 4
+        with ThreadPoolExecutor(12) as pool:
+            made = list(
+                pool.map(lambda name: one.ask("/v1/completions", **{**body, "model": name}), names)
+            )
+        for name, answer in zip(names, made, strict=True):
+            assert answer["model"] == name
+            assert answer["choices"][0]["text"] == expected[name]
+        first = json.loads(one.send("/v1/completions", body)[1])
+        assert first["choices"][0]["text"] == expected["tiny"]
+        status, text = one.send("/v1/completions", {**body, "model": "unknown"})
+        assert status == 404
+        assert "use tiny, other, tuned" in text
+
+
+def test_two_models_of_one_name(folder, capsys):
+    assert main(["serve", str(folder), "--port", "0", "--also", str(folder), "--quiet"]) == 1
+    assert "two models are called model" in capsys.readouterr().err
 
 
 def test_a_port_in_use(folder):

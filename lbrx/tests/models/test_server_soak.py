@@ -131,7 +131,9 @@ def resources(server: Server) -> tuple[int, int]:
 
 def settle(server: Server) -> None:
     """Wait until no text runs or waits, which has to come."""
-    while not re.search(r"running 0\n(.*\n)*lbrx_texts_waiting 0\n", server.send("/metrics")[1]):
+    while not re.search(
+        r"running\S+ 0\n(.*\n)*lbrx_texts_waiting\S+ 0\n", server.send("/metrics")[1]
+    ):
         time.sleep(0.05)
 
 

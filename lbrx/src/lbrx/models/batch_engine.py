@@ -168,6 +168,12 @@ class BatchEngine:
             self._changed.notify()
 
     @property
+    def nbytes(self) -> int:
+        """The bytes that the model and the cache of all slots use at most."""
+        plan, slots = self.slots.engine.memory, self.slots
+        return plan.weights + plan.scratch + slots.count * slots.capacity * plan.bytes_per_token
+
+    @property
     def waiting(self) -> int:
         """The number of texts without a slot."""
         return len(self._waiting)

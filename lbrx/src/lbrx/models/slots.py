@@ -62,6 +62,7 @@ class Slots:
         capacity = -(-context // CAPACITY_STEP) * CAPACITY_STEP
         engine.memory.check_cache(count, capacity)
         config, device = engine.network.config, engine.network.device
+        self.capacity = capacity
         self.cache = KVCache(config, count, capacity, engine.cache_type, device)
         self.tokens: list[list[int]] = [[] for _ in range(count)]
         self.is_recurrent = bool(self.cache.states)

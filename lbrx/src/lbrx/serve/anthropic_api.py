@@ -20,7 +20,6 @@ REASONS = {FinishReason.LENGTH: "max_tokens", FinishReason.STOP: "stop_sequence"
 
 async def start(service: Service, body: Mapping[str, Any]) -> Answers:
     """Check a request and let the model begin."""
-    service.check_name(body.get("model"))
     refuse(body, "mcp_servers")
     if body.get("max_tokens") is None:
         raise RequestError(400, "max_tokens: Field required", "max_tokens")

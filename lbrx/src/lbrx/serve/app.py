@@ -24,8 +24,9 @@ from lbrx.serve import (
     openai_api,
     responses_api,
 )
+from lbrx.serve.models import Models
 from lbrx.serve.problems import TOO_LARGE, RequestError, body_of, status_of
-from lbrx.serve.service import Answers, Service
+from lbrx.serve.service import Answers
 
 log = logging.getLogger("lbrx")
 T = TypeVar("T")
@@ -35,33 +36,35 @@ GONE = 499  # for the log alone: the client does not read it
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(service: Service) -> Starlette:
+def make_app(every: Models) -> Starlette:
     """The application."""
 
     async def chat(request: Request) -> Response:
-        return await _openai(service, request, chat=True)
+        return await _openai(every, request, chat=True)
 
     async def completions(request: Request) -> Response:
-        return await _openai(service, request, chat=False)
+        return await _openai(every, request, chat=False)
 
     async def messages(request: Request) -> Response:
         body = await read_json(request)
+        service = every.named(body.get("model"))
         answers = await anthropic_api.start(service, body)
         if body.get("stream"):
             return _events(answers, anthropic_api.events(service, answers))
         return await _whole(request, answers, anthropic_api.answer(service, answers))
 
     async def ollama_chat(request: Request) -> Response:
-        return await _ollama(service, request, chat=True)
+        return await _ollama(every, request, chat=True)
 
     async def ollama_generate(request: Request) -> Response:
-        return await _ollama(service, request, chat=False)
+        return await _ollama(every, request, chat=False)
 
     async def tags(request: Request) -> Response:
-        return JSONResponse(ollama_api.tags(service))
+        return JSONResponse(ollama_api.tags(every))
 
     async def responses(request: Request) -> Response:
         body = await read_json(request)
+        service = every.named(body.get("model"))
         answers = await responses_api.start(service, body)
         if body.get("stream"):
             return _events(answers, responses_api.events(service, answers, body))
@@ -69,24 +72,26 @@ def make_app(service: Service) -> Starlette:
 
     async def embeddings(request: Request) -> Response:
         body = await read_json(request)
+        service = every.named(body.get("model"))
         return JSONResponse(await embeddings_api.openai_answer(service, body))
 
     async def ollama_embed(request: Request) -> Response:
         body = await read_json(request)
+        service = every.named(body.get("model"))
         return JSONResponse(await embeddings_api.ollama_answer(service, body))
 
     async def models(request: Request) -> Response:
-        return JSONResponse(openai_api.models(service))
+        return JSONResponse(openai_api.models(every))
 
     async def model(request: Request) -> Response:
-        service.check_name(request.path_params["name"])
+        service = every.named(request.path_params["name"])
         return JSONResponse(openai_api.model(service))
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def numbers(request: Request) -> Response:
-        return PlainTextResponse(metrics.text(service), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(metrics.text(every), media_type="text/plain; version=0.0.4")
 
     routes = [
         *chat_page.ROUTES,
@@ -113,16 +118,18 @@ def make_app(service: Service) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-async def _openai(service: Service, request: Request, *, chat: bool) -> Response:
+async def _openai(every: Models, request: Request, *, chat: bool) -> Response:
     body = await read_json(request)
+    service = every.named(body.get("model"))
     answers, style, prompts = await openai_api.start(service, body, chat=chat)
     if body.get("stream"):
         return _events(answers, openai_api.events(answers, style, prompts))
     return await _whole(request, answers, openai_api.answer(answers, style, prompts))
 
 
-async def _ollama(service: Service, request: Request, *, chat: bool) -> Response:
+async def _ollama(every: Models, request: Request, *, chat: bool) -> Response:
     body = await read_json(request)
+    service = every.named(body.get("model"))
     answers = await ollama_api.start(service, body, chat=chat)
     if body.get("stream", True):
         lines = ollama_api.lines(service, answers, chat=chat)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,6 @@ SAME = (
 
 async def start(service: Service, body: Mapping[str, Any], *, chat: bool) -> Answers:
     """Check a request and let the model begin."""
-    service.check_name(body.get("model"))
     refuse(body, "images", "suffix", "context", "template")
     given = body.get("options") or {}
     if not isinstance(given, dict):
@@ -126,11 +125,15 @@ def _line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
-def tags(service: Service) -> dict[str, Any]:
+def tags(every: Iterable[Service]) -> dict[str, Any]:
     """The list of models."""
+    return {"models": [_tag(service) for service in every]}
+
+
+def _tag(service: Service) -> dict[str, Any]:
     config = service.model.config
     details = {"format": "lbrx", "family": config.model_type, "families": [config.model_type]}
-    one = {
+    return {
         "name": service.name,
         "model": service.name,
         "modified_at": datetime.fromtimestamp(service.created, UTC).isoformat(),
@@ -138,4 +141,3 @@ def tags(service: Service) -> dict[str, Any]:
         "digest": "",
         "details": details,
     }
-    return {"models": [one]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -280,7 +280,6 @@ def usage(answers: Answers, prompts: int) -> dict[str, Any]:
 
 async def start(service: Service, body: Body, *, chat: bool) -> tuple[Answers, Format, int]:
     """Check a request and let the model begin: the answers, their format, the prompts' number."""
-    service.check_name(body.get("model"))
     wanted = options_of(body)
     wanted.update(format_of(body.get("response_format"), "response_format"))
     prompts: Sequence[Any] = ()
@@ -359,12 +358,12 @@ def event(data: Mapping[str, Any], name: str | None = None) -> str:
     return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
 
 
-def models(service: Service) -> dict[str, Any]:
+def models(every: Iterable[Service]) -> dict[str, Any]:
     """The list of models."""
-    return {"object": "list", "data": [model(service)]}
+    return {"object": "list", "data": [model(service) for service in every]}
 
 
 def model(service: Service) -> dict[str, Any]:
-    """The one model."""
+    """What is said of a model."""
     kind = {"object": "model", "owned_by": "lbrx"}
     return {"id": service.name, "created": service.created, **kind}

@@ -23,7 +23,6 @@ ROLES = ("user", "assistant", "system", "developer")
 
 async def start(service: Service, body: Body) -> Answers:
     """Check a request and let the model begin."""
-    service.check_name(body.get("model"))
     refuse(body, *STATEFUL)
     wanted = {name: body[name] for name in ("temperature", "top_p") if body.get(name) is not None}
     wanted.setdefault("temperature", 1.0)

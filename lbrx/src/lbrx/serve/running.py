@@ -11,7 +11,7 @@ import uvicorn
 from lbrx.errors import LbrxError
 from lbrx.serve.app import make_app
 from lbrx.serve.gate import Gate, GateRules
-from lbrx.serve.service import Service
+from lbrx.serve.models import Models
 
 MOST_CONNECTIONS = 1024
 LAST_SECONDS = 60  # in which requests may end after a signal
@@ -26,10 +26,10 @@ def listen(host: str, port: int) -> socket.socket:
         raise LbrxError(f"{host} port {port}: {problem}: give another --port") from None
 
 
-def serve(service: Service, rules: GateRules, bound: socket.socket) -> None:
+def serve(models: Models, rules: GateRules, bound: socket.socket) -> None:
     """Answer requests until SIGTERM or Ctrl-C, and then finish those that run."""
     config = uvicorn.Config(
-        Gate(make_app(service), rules),
+        Gate(make_app(models), rules),
         log_level="warning",
         lifespan="off",
         limit_concurrency=MOST_CONNECTIONS,
@@ -42,7 +42,8 @@ def serve(service: Service, rules: GateRules, bound: socket.socket) -> None:
     }
     address = f"[{rules.host}]" if ":" in rules.host else rules.host
     url = f"http://{address}:{bound.getsockname()[1]}"
-    print(f"serving {service.name} at {url}", file=sys.stderr, flush=True)
+    names = ", ".join(service.name for service in models)
+    print(f"serving {names} at {url}", file=sys.stderr, flush=True)
     try:
         uvicorn.Server(config).run(sockets=[bound])
     finally:

@@ -42,13 +42,6 @@ class Service:
         self.engine.close()
         self._thread.join()
 
-    def check_name(self, wanted: object) -> None:
-        """Raise RequestError if a request names another model. One that names none means it."""
-        if wanted not in (None, self.name, f"{self.name}:latest"):
-            raise RequestError(
-                404, f"{wanted!r:.200} is not a model here: use {self.name}", "model"
-            )
-
     async def answers(
         self, prompts: Sequence[Any], options: dict[str, Any], count: int = 1
     ) -> Answers:
@@ -85,7 +78,14 @@ class Service:
                 loop.call_soon_threadsafe(tell, result)
 
         self.engine.call(work())
-        return await asyncio.wait_for(made, self.timeout)
+        try:
+            return await asyncio.wait_for(made, self.timeout)
+        except TimeoutError:
+            raise self.too_slow() from None
+
+    def too_slow(self) -> RequestError:
+        """The error for an answer that takes longer than the server allows."""
+        return RequestError(TIMED_OUT, f"no complete answer within {self.timeout:g} seconds")
 
     async def chat(self, request: ChatRequest, options: dict[str, Any], count: int = 1) -> Answers:
         """Let the model answer a conversation `count` times."""
@@ -168,8 +168,7 @@ class Answers:
             while going:
                 left = self._began + self._service.timeout - time.monotonic()
                 if left <= 0:
-                    seconds = self._service.timeout
-                    raise RequestError(TIMED_OUT, f"no complete answer within {seconds:g} seconds")
+                    raise self._service.too_slow()
                 try:
                     index, piece = await asyncio.wait_for(self._queue.get(), min(left, SILENCE))
                 except TimeoutError:
