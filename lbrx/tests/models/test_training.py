@@ -15,7 +15,8 @@ from lbrx.files.stored.adapters import read_adapter
 from lbrx.merging import merge
 from lbrx.merging.lora import applied
 from lbrx.train import TrainOptions, train
-from lbrx.train.examples import Batch, Example, Reader, batch_of, rows_of
+from lbrx.train.checkpoints import Progress
+from lbrx.train.examples import Batch, Example, Reader, batch_of, batches_of, rows_of
 from lbrx.train.loss import token_losses
 from lbrx.train.run import Run, _opened
 
@@ -230,6 +231,16 @@ def test_training_stops_early_and_at_what_is_not_a_number(make_model, data, tmp_
     wild = TrainOptions(**{**SMALL, "rate": 1e30}, steps=5, schedule="constant")
     with pytest.raises(LbrxError, match=r"step [2-5]: the loss is .*: lower the learning rate"):
         train(folder, data, tmp_path / "wild", wild, device="cpu")
+
+
+def test_where_a_loss_is_not_a_number_from(make_model, data, tmp_path):
+    run = Run(str(make_model("llama")), data, tmp_path, TrainOptions(**SMALL), device="cpu")
+    last = len(run.network.layers) - 1
+    broken = run.adapter.factors[-1]
+    broken.b = broken.b + np.inf
+    batches = batches_of(run.examples, 2, 0).iterate()
+    with pytest.raises(LbrxError, match=rf"step 1: the loss is nan, from layer {last} on"):
+        run._step(Progress(), batches)
 
 
 def test_the_report_shows_what_happened(make_model, data, tmp_path):

@@ -60,6 +60,24 @@ def token_losses(
     return made.reshape(weights.shape)
 
 
+def first_not_finite(network: Decoder, tokens: Tensor) -> str:
+    """The first part of a network whose results for some tokens are not all finite."""
+    given = tokens[:, :-1]
+    step = TrainingStep(given)
+    x, added = network.embed_at(given, step), None
+    if not _is_finite(x):
+        return "the embedding"
+    for i, layer in enumerate(network.layers):
+        x, added = layer(x, added, step)
+        if not (_is_finite(x) and _is_finite(added)):
+            return f"layer {i}"
+    return "the output"
+
+
+def _is_finite(x: Tensor) -> bool:
+    return bool(x.isfinite().all().item())
+
+
 def _again(layer: Layer, step: ForwardStep) -> Any:
     """A layer that is computed again for its gradient."""
     run = checkpoint(lambda x, added: layer(x, added, step))

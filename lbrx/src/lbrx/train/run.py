@@ -46,7 +46,7 @@ from lbrx.train.examples import (
     files_of,
     rows_of,
 )
-from lbrx.train.loss import token_losses
+from lbrx.train.loss import first_not_finite, token_losses
 from lbrx.train.low_rank import LowRank, chosen_maps
 from lbrx.train.objectives import OBJECTIVES
 from lbrx.train.options import TrainOptions
@@ -288,7 +288,9 @@ class Run:
         count = targets = 0.0
         for _ in range(self.options.accumulate):
             batch: Batch = next(batches)
-            value, gradients = self._gradients(*self._placed(batch))
+            placed = self._placed(batch)
+            value, gradients = self._gradients(*placed)
+            self._check_finite(progress.step + 1, value, placed[0])
             total = gradients if total is None else tree_map(_sum, total, gradients)
             losses.append(value)
             count += batch.count
@@ -297,7 +299,7 @@ class Run:
         computed(self.adapter, self.optimizer.state)
         loss = sum(value.item() for value in losses) / count
         step = progress.step + 1
-        if not math.isfinite(loss) or not math.isfinite(norm.item()):
+        if not math.isfinite(norm.item()):
             raise LbrxError(
                 f"step {step}: the loss is {loss} and the norm of its gradient {norm.item()}: "
                 "lower the learning rate; checkpoints of earlier steps are kept"
@@ -316,6 +318,15 @@ class Run:
         }
         made = replace(progress, step=step, epoch=place.epoch, batch=place.batch, tokens=tokens)
         return made, line
+
+    def _check_finite(self, step: int, value: Tensor, tokens: Tensor) -> None:
+        """Raise LbrxError for a loss that is not a number, before the weights are changed by it."""
+        if not math.isfinite(value.item()):
+            raise LbrxError(
+                f"step {step}: the loss is {value.item()}, from "
+                f"{first_not_finite(self.network, tokens)} on: lower the learning rate; "
+                "checkpoints of earlier steps are kept"
+            )
 
     def _placed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         device = self.network.device
