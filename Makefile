@@ -42,16 +42,18 @@ test: .venv/.model .venv/.wheels ## the default tests, under ten minutes
 	$(BIN)/pytest -q -n auto -m "not full"
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto -m "not full" $(DISCRETE)
 	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto -m "not full" $(HOST)
-	$(call on_macs,14:apple-m1 15:apple-m3-max 26:apple-m5,lbrx/tests/scheduler/test_replay.py)
+	$(call on_macs,$(MACS),lbrx/tests/scheduler/test_replay.py)
 
 # Tests that also run with the rules of macOS.
 HOST := lbrx/tests/metal/test_metal_buffers.py lbrx/tests/metal/test_metal_queue.py lbrx/tests/scheduler/test_replay.py
 
-# Tests on Macs that softmetal plays, each a version of macOS and a chip. Others say what softmetal's own device does.
+# Tests on Macs that softmetal plays, each a version of macOS and a chip.
 on_macs = set -e; for mac in $(1); do echo $$mac; SOFTMETAL_STRICT=host SOFTMETAL_MACOS=$${mac%%:*} SOFTMETAL_PROFILE=$${mac\#*:} \
   $(BIN)/pytest -q -n auto -m "not full" $(2); done
-EVERY_MAC := $(foreach macos,14 15 26,$(foreach chip,apple-m1 apple-m3-max apple-m5,$(macos):$(chip)))
-ON_MACS := $(HOST) lbrx/tests/test_custom_kernel.py lbrx/tests/test_values.py lbrx/tests/test_rounding.py lbrx/tests/test_at.py
+MACS := 14:apple-m1 15:apple-m3-max 26:apple-m5
+OTHER_MACS := $(filter-out $(MACS),$(foreach macos,14 15 26,$(foreach chip,apple-m1 apple-m3-max apple-m5,$(macos):$(chip))))
+ON_MACS := lbrx/tests/metal lbrx/tests/scheduler lbrx/tests/test_custom_kernel.py lbrx/tests/test_values.py lbrx/tests/test_rounding.py \
+  lbrx/tests/test_at.py
 
 # Tests that also run on a device with its own memory.
 DISCRETE := softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_memory.py softmetal/tests/api/test_api_icb.py \
@@ -64,8 +66,9 @@ test-full: SEED := $(or $(SEED),$(shell date +%s))
 test-full: .venv/.model .venv/.wheels .venv/.docs ## every test, with new random inputs (SEED)
 	TEST_SEED=$(SEED) $(BIN)/pytest -q -n auto --dist worksteal --hypothesis-seed=$(SEED)
 	SOFTMETAL_DEVICE=discrete $(BIN)/pytest -q -n auto --dist worksteal -m "not full" $(DISCRETE) lbrx/tests lbrx-video/tests
-	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto --dist worksteal -m "not full" lbrx/tests lbrx-video/tests
-	$(call on_macs,$(EVERY_MAC),$(ON_MACS))
+	SOFTMETAL_STRICT=host $(BIN)/pytest -q -n auto --dist worksteal -m "not full" lbrx-video/tests
+	$(call on_macs,$(MACS),lbrx/tests)
+	$(call on_macs,$(OTHER_MACS),$(ON_MACS))
 
 # PYTHON has numpy, ml_dtypes, pytest, pytest-xdist, hypothesis and ziglang; nothing is installed.
 GPU := softmetal/tests/msl softmetal/tests/api/test_api_commands.py softmetal/tests/api/test_api_icb.py \

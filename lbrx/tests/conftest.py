@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from device_memory import GPU
+from device_memory import GPU_KERNELS
 from lbrx_fixtures import *  # noqa: F403
 from op_oracle import Place, rotating
 from wheels import wheel
@@ -42,7 +42,7 @@ SAMPLED = {
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Drop cases with dtypes that metal does not have; mark cases outside the sample as `full`."""
     items[:] = [item for item in items if _is_possible(item)]
-    if GPU:
+    if GPU_KERNELS:
         for item in items:
             if any(map(_is_for_processors, _parameters(item).values())):
                 item.add_marker(pytest.mark.skip(reason="a variant for processors"))

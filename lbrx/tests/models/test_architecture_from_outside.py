@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import reference_model
+from device_memory import tolerance
 from with_toy import run
 
 import lbrx
@@ -35,6 +36,7 @@ def test_its_logits(make_model, toy_folder, tmp_path):
     given = (str(folder), ",".join(map(str, tokens)), str(tmp_path / "logits.npy"))
     done = run(toy_folder, "-c", PROGRAM, *given)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(given[2]), wanted, atol=1e-4 * np.abs(wanted).max())
+    most = tolerance(1e-4, 2e-2) * np.abs(wanted).max()
+    np.testing.assert_allclose(np.load(given[2]), wanted, atol=most)
     done = run(None, "-c", PROGRAM, *given)
     assert "the architecture 'toy' is unknown: lbrx runs " in done.stderr
