@@ -31,7 +31,7 @@ from lbrx.models.weights import bytes_in_memory
 PLAN = r"weights \d+ MiB, cache of [\d,]+ tokens \d+ MiB, scratch \d+ MiB: \d+ MiB of .+\n"
 SPEEDS = re.compile(
     PLAN + r"prefill \d+ tok/s, decode \d+ tok/s, first token \d+\.\d\d s, peak \d+ MB, .+?"
-    r"( \(compiled \d+ kernels in \d+\.\d s\))?"
+    r"( \(compiled \d+ kernels in \d+\.\d s\))?(, ended by (end|stop|length))?"
 )
 
 
@@ -270,6 +270,80 @@ def test_an_output_that_has_no_such_characters(folder, monkeypatch):
     assert text == wanted.text.encode("ascii", "replace").decode() + "\n"
 
 
+def test_json(folder, capsys):
+    """One object with what the text is made of."""
+    status, out, err = said(
+        capsys,
+        *("generate", folder, "-p", "Hello", "-n", 4, "--ignore-end", "--json"),
+        *("--top-logprobs", 2),
+    )
+    wanted = lbrx.language_model(folder).generate(
+        "Hello", max_tokens=4, ignore_end=True, top_logprobs=2, logprobs=True
+    )
+    found = json.loads(out)
+    assert status == 0
+    assert (found["text"], found["tokens"]) == (wanted.text, wanted.tokens)
+    assert found["finish_reason"] == "length"
+    assert found["logprobs"] == pytest.approx(wanted.logprobs, abs=1e-5)
+    best = [place[0]["token"] for place in found["top_logprobs"]]
+    assert best == wanted.tokens
+    assert found["timing"]["prompt_tokens"] == wanted.timing.prompt_tokens
+    assert err.strip().endswith(", ended by length")
+
+
+def test_json_is_for_one_answer(folder, capsys):
+    status, out, _ = said(capsys, "generate", folder, "--chat", "--json")
+    assert status == 1
+    assert json.loads(out)["error"]["message"] == "--json is for one answer"
+
+
+def test_a_pipe_is_the_prompt(folder, capsys, monkeypatch):
+    wanted = said(capsys, "generate", folder, "-p", "Hello", "-n", 3, "--quiet")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+    assert said(capsys, "generate", folder, "-n", 3, "--quiet") == wanted
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert "there is no prompt" in said(capsys, "generate", folder, "-n", 3)[2]
+
+
+def test_perplexity_against_another_model(folder, make_model, capsys, tmp_path):
+    """The divergence from a reference, by the definition in float64."""
+    other = make_model("llama", seed=1)
+    text = "Hello, world! " * 12
+    (tmp_path / "text").write_text(text)
+    arguments = ("perplexity", folder, tmp_path / "text", "--context", 32, "--against", other)
+    status, out, _ = said(capsys, *arguments, "--cache-type", "f32")
+    assert status == 0
+    models = [lbrx.language_model(f, context=32, cache_dtype="float32") for f in (folder, other)]
+    tokens = models[0].tokenizer.encode(text)
+    rows = []
+    for model in models:
+        pieces = [tokens[i : i + 32] for i in range(0, len(tokens) - 1, 31)]
+        logits = [model.engine.all_logits(piece).numpy()[: len(piece) - 1] for piece in pieces]
+        wide = np.concatenate(logits).astype(np.float64)
+        rows.append(wide - np.log(np.exp(wide).sum(-1, keepdims=True)))
+    own, reference = rows
+    divergences = (np.exp(reference) * (reference - own)).sum(-1)
+    chosen = reference[np.arange(len(tokens) - 1), tokens[1:]]
+    same = (own.argmax(-1) == reference.argmax(-1)).mean()
+    numbers = [float(x) for x in re.findall(r"[\d.]+\d", out.splitlines()[1].replace("99%", ""))]
+    wanted = [
+        np.exp(-chosen.mean()),
+        divergences.mean(),
+        np.median(divergences),
+        np.quantile(divergences, 0.99),
+        divergences.max(),
+        100 * same,
+    ]
+    np.testing.assert_allclose(numbers, wanted, rtol=1e-3, atol=0.01)
+
+
+def test_perplexity_against_itself(folder, capsys, tmp_path):
+    (tmp_path / "text").write_text("Hello, world!")
+    out = said(capsys, "perplexity", folder, tmp_path / "text", "--against", folder)[1]
+    assert "KL divergence from it 0.000000" in out
+    assert out.endswith("same most likely token 100.00%\n")
+
+
 def test_perplexity(folder, capsys, tmp_path):
     text = "Hello, world! It's 12345 o'clock.\n" * 8
     (tmp_path / "text").write_text(text)
@@ -298,7 +372,7 @@ def changed(folder, tmp_path, **settings):
     [
         (
             {"model_type": "unheard_of"},
-            "architecture 'unheard_of' is unknown: lbrx runs cohere, .*llama",
+            "architecture 'unheard_of' is unknown: lbrx runs bitnet, .*llama",
         ),
         ({"num_hidden_layers": 3}, r"no tensor model\.layers\.2\..*incomplete, or config.json"),
         ({"hidden_size": 32}, r"has shape \(620, 64\), and config.json says \(620, 32\)"),
@@ -322,8 +396,8 @@ def test_an_invalid_config(settings, message, folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "bert", "n_head": 4}, "'bert' is unknown: lbrx runs cohere, .*llama"),
-        ({"architectures": ["UnheardOf"]}, "'UnheardOf' is unknown: lbrx runs cohere, .*llama"),
+        ({"model_type": "bert", "n_head": 4}, "'bert' is unknown: lbrx runs bitnet, .*llama"),
+        ({"architectures": ["UnheardOf"]}, "'UnheardOf' is unknown: lbrx runs bitnet, .*llama"),
         ({}, "no config.json that names a model_type: give"),
     ],
     ids=str,
@@ -352,8 +426,8 @@ def test_a_file_that_is_cut_short(folder, tmp_path, capsys):
             ("nowhere", "-p", "x"),
             "nowhere does not exist: give a model's file or folder, or the name of a packaged model (smollm2)",
         ),
-        (("{}",), "there is no prompt: give -p TEXT"),
         (("{}", "-p", ""), "prompt is empty"),
+        (("{}", "-p", "x", "--top-logprobs", "3"), "--top-logprobs is for --json"),
         (("{}", "-p", "x", "--system", "y"), "--system is a chat message: give --chat"),
         (("{}", "-p", "x", "--seed", "-1"), "seed=-1: give an integer, 0 or more"),
         (

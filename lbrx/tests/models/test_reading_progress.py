@@ -71,7 +71,7 @@ def test_chunks_of_a_prompt_are_reported(folder, device, replayed, monkeypatch):
 
 def test_a_scored_text_is_reported(folder, monkeypatch):
     """Beyond the context there are pieces, which share a token."""
-    monkeypatch.setattr("lbrx.models.language_model.SCORED_TOGETHER", 12)
+    monkeypatch.setattr("lbrx.models.scoring.TOGETHER", 12)
     model = lbrx.language_model(folder, context=20)
     seen = []
     model.engine.progress = lambda *counts: seen.append(counts)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from lbrx.cli import INTERRUPTED
 from lbrx.errors import LbrxError
 from lbrx.files.formats.checks import read_json
 from lbrx.files.stored.stored_model import StoredModel
-from lbrx.models import LanguageModel, Stream
+from lbrx.models import Completion, LanguageModel, Stream
 from lbrx.models.generation import OptionKeywords, Timing
 from lbrx.models.language_model import read_options
 from lbrx.models.loading import PREFILL, language_model
@@ -69,19 +70,20 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_language_model(options: argparse.Namespace) -> LanguageModel:
-    """Open the model, and print the memory that it will use before that."""
+def open_language_model(options: argparse.Namespace, other: str | None = None) -> LanguageModel:
+    """Open the model, and print the memory that it will use before that. `other` is a model to open
+    in its place with the same options, without adapters."""
 
     def show(memory: MemoryPlan) -> None:
         if not options.quiet:
             print(memory, file=sys.stderr, flush=True)
 
     return language_model(
-        model_source(options.model),
+        model_source(options.model if other is None else other),
         context=options.context,
         cache_dtype=options.cache_type,
         prefill=getattr(options, "prefill", "gpu"),
-        adapters=options.adapter,
+        adapters=options.adapter if other is None else (),
         on_memory_plan=show,
     )
 
@@ -115,7 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p",
         "--prompt",
         metavar="TEXT",
-        help="the text to complete; '-' reads standard input, without a line break at its end",
+        help="the text to complete; '-' reads standard input, without a line break at its end, as "
+        "does a pipe or file there without -p and --chat",
     )
     add(
         "--chat",
@@ -124,6 +127,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "/help lists commands",
     )
     add("--system", metavar="TEXT", help="the system message of a chat")
+    add(
+        "--json",
+        action="store_true",
+        help="print one JSON object at the end: text, tokens, finish reason, log-probabilities "
+        "and timings",
+    )
+    add(
+        "--top-logprobs",
+        metavar="K",
+        type=int,
+        help="with --json: the K most likely tokens at each place, too",
+    )
     add_text_arguments(parser)
     add(
         "--prefill",
@@ -161,7 +176,11 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.prompt is None and not options.chat:
-        raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
+        options.prompt = _piped_text()
+    if options.json and options.prompt is None:
+        raise LbrxError("--json is for one answer: give -p TEXT, too")
+    if options.top_logprobs is not None and not options.json:
+        raise LbrxError("--top-logprobs is for --json: give that, too")
     if options.system is not None and not options.chat:
         raise LbrxError("--system is a chat message: give --chat, too")
     read_options(generation_options(options))  # bad ones raise before the model is loaded
@@ -184,9 +203,20 @@ def _complete(model: LanguageModel, options: argparse.Namespace) -> int:
     text = _without_break(sys.stdin.read()) if options.prompt == "-" else options.prompt
     system = [message("system", options.system)] if options.system else []
     prompt = [*system, message("user", text)] if options.chat else text
-    stream = model.stream(prompt, **generation_options(options))
-    _show(stream, model, options.quiet)
+    chosen = generation_options(options)
+    if options.json:
+        chosen["logprobs"] = True
+    stream = model.stream(prompt, **chosen)
+    _show(stream, model, options.quiet, options.json)
     return 0 if stream.completion else INTERRUPTED
+
+
+def _piped_text() -> str:
+    """What a pipe or file gives on standard input. Raises LbrxError if there is nothing."""
+    text = "" if sys.stdin is None or sys.stdin.isatty() else _without_break(sys.stdin.read())
+    if not text:
+        raise LbrxError("there is no prompt: give -p TEXT, or --chat for a conversation")
+    return text
 
 
 def _without_break(text: str) -> str:
@@ -225,24 +255,56 @@ def read_text(path: Path) -> str:
         raise LbrxError(f"{path} is not a text in UTF-8: give a file that is") from None
 
 
-def _show(stream: Stream, model: LanguageModel, quiet: bool) -> str:
-    """Print a text as it is generated, until it ends or is interrupted, and return it. The speeds
-    follow on standard error."""
+def _show(stream: Stream, model: LanguageModel, quiet: bool, as_json: bool = False) -> str:
+    """Print a text as it is generated, until it ends or is interrupted, and return it; as JSON it
+    is printed at its end. Its end's reason and the speeds follow on standard error."""
     parts = []
     with suppress(KeyboardInterrupt):
         with reading(model, "reading the prompt", quiet):
             first = next(stream, "")
         for part in chain([first], stream):
             parts.append(part)
-            print(part, end="", flush=True)
-    print(flush=True)
+            if not as_json:
+                print(part, end="", flush=True)
+    if not as_json:
+        print(flush=True)
+    elif stream.completion is not None:
+        print(json.dumps(_described(stream.completion, model), ensure_ascii=False), flush=True)
     if quiet:
         return "".join(parts)
     _show_reader(model)
     if stream.timing.first_token_seconds:
         line = speeds(stream.timing, model.engine.network.device)
-        print(line, file=sys.stderr, flush=True)
+        reason = f", ended by {stream.completion.finish_reason}" if stream.completion else ""
+        print(f"{line}{reason}", file=sys.stderr, flush=True)
     return "".join(parts)
+
+
+def _described(completion: Completion, model: LanguageModel) -> dict[str, Any]:
+    """What --json prints."""
+    timing = completion.timing
+    result: dict[str, Any] = {
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": str(completion.finish_reason),
+        "logprobs": completion.logprobs,
+    }
+    if completion.top_logprobs is not None:
+        result["top_logprobs"] = [
+            [{"token": token, "logprob": score} for token, score in place]
+            for place in completion.top_logprobs
+        ]
+    return {
+        **result,
+        "timing": {
+            "prompt_tokens": timing.prompt_tokens,
+            "first_token_seconds": timing.first_token_seconds,
+            "prefill_tokens_per_second": timing.prefill_speed if timing.prompt_tokens else None,
+            "decode_tokens_per_second": timing.decode_speed if timing.decoded_tokens else None,
+            "compile_seconds": timing.compile_seconds,
+        },
+        "device": model.engine.network.device,
+    }
 
 
 def _show_reader(model: LanguageModel) -> None:

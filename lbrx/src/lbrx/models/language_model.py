@@ -25,15 +25,14 @@ from lbrx.models.generation import (
     TextState,
     Timing,
     check_prompt,
-    not_finite,
 )
 from lbrx.models.memory_plan import MemoryPlan
 from lbrx.models.sampling import Sampling, check_number
+from lbrx.models.scoring import distributions
 from lbrx.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text, its token ids, or the messages of a conversation."""
-SCORED_TOGETHER = 128  # tokens whose logits are in memory at once
 END_MARKERS = (
     *("<|eot_id|>", "<|eom_id|>", "<|im_end|>"),
     *("<end_of_turn>", "<|end|>", "<|endoftext|>"),
@@ -215,25 +214,11 @@ class LanguageModel:
 
         A text longer than the context is cut into pieces of its length. A piece begins with the
         last token of the piece before it and sees no others of that."""
-        given, context = self._checked(tokens), self.engine.context
-        with self.engine.lock:
-            starts = range(0, max(len(given) - 1, 0), context - 1)
-            pieces = [self._scores(given, i, i + context) for i in starts]
-        return [score for piece in pieces for score in piece]
-
-    def _scores(self, text: Sequence[int], begin: int, end: int) -> list[float]:
-        """The log-probabilities of a piece of a text that fits the context."""
-        tokens = text[begin:end]
-        self.engine.reserve(1, len(tokens))
-        self.engine.report(begin, len(text))
+        given = self._checked(tokens)
         result: list[float] = []
-        for first in range(0, len(tokens), SCORED_TOGETHER):
-            piece, following = (tokens[i : i + SCORED_TOGETHER] for i in (first, first + 1))
-            scores = self.engine.all_logits(piece, first).log_softmax().numpy()
-            result += scores[np.arange(len(following)), following].tolist()
-            if np.isnan(result).any():
-                raise not_finite(first + len(piece))
-            self.engine.report(begin + first + len(piece), len(text))
+        with self.engine.lock:
+            for following, scores in distributions(self.engine, given, self.engine.context):
+                result += scores[np.arange(len(following)), following].tolist()
         return result
 
     def embed(self, prompt: Prompt) -> Embedding:
