@@ -1,0 +1,1 @@
+"""Arrays of other libraries, read and given without needing any of them."""

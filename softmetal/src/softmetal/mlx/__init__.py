@@ -1,0 +1,1 @@
+"""Interfaces of MLX through which Metal kernels are written."""
