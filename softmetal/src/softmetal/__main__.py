@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from softmetal.errors import SettingError, SoftmetalError, ToolchainError
+from softmetal.errors import SettingError, SoftmetalError, ToolchainError, shown_path
 
 if TYPE_CHECKING:
     from softmetal.source_checks import CheckedSource
@@ -24,18 +24,13 @@ def _run(options: argparse.Namespace) -> int:
     if not arguments:
         return _complain("nothing to run: give a script, or -m MODULE")
     if not options.module and not os.path.exists(arguments[0]):
-        return _complain(f"no such script: {_shown(arguments[0])}")
+        return _complain(f"no such script: {shown_path(arguments[0])}")
     try:
         running.run(arguments, bool(options.module), options.keep_status)
     # Others are the program's.
     except (SettingError, ToolchainError, running.StartError) as problem:
         return _complain(problem)
     return 0
-
-
-def _shown(path: str) -> str:
-    """A path for a message: one line of at most 300 characters."""
-    return f"{path!r:.301}".strip("'\"")
 
 
 def _complain(text: object) -> int:

@@ -42,3 +42,8 @@ class BridgeError(SoftmetalError, TypeError, ValueError):
 
 class SettingError(SoftmetalError, ValueError):
     """An environment variable has an invalid value."""
+
+
+def shown_path(path: str) -> str:
+    """A path for a message: one line of at most 300 characters."""
+    return f"{path!r:.301}".strip("'\"")

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from softmetal import compiler
-from softmetal.errors import CompileError, SoftmetalError
+from softmetal.errors import CompileError, SoftmetalError, shown_path
 from softmetal.types import CompileOptions, Program
 
 _PLACE = re.compile(
@@ -67,7 +67,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
         named = _named(path)
         if not named:
             raise SoftmetalError(
-                f"{path!r:.301} has no .metal file: give files, folders or patterns"
+                f"{shown_path(path)} has no .metal file: give files, folders or patterns"
             )
         files += named
     return list(dict.fromkeys(files))
@@ -94,7 +94,7 @@ def check_file(file: str, options: CompileOptions) -> CheckedSource:
         source = Path(file).read_text()
     except (OSError, ValueError) as problem:  # ValueError: not text, or a NUL in the name
         reason = getattr(problem, "strerror", None) or problem
-        raise SoftmetalError(f"cannot read {file!r:.301}: {reason}") from None
+        raise SoftmetalError(f"cannot read {shown_path(file)}: {reason}") from None
     folders = (str(Path(file).parent), *options.include_dirs)
     settings = replace(options, include_dirs=folders, file_name=file)
     try:

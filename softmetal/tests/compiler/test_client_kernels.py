@@ -82,6 +82,16 @@ SPELLINGS = {
         "threadgroup float s[8] = {0}, u[2] = {}; threadgroup int2 w{0, 0}; s[0] = 4; u[1] = 1;"
         "w.x = 0; x[0] = s[0] + u[1] + w.x;",
     ),
+    "zero for threadgroup variables": (
+        "",
+        "threadgroup float s = 0.0f; threadgroup int n = 0, m = 0; threadgroup bool b = false;"
+        "s = 2; n = 3; m = 0; b = true; x[0] = b ? s + n + m : 0;",
+    ),
+    "assert, which no header was included for": ("", "assert(i > 5); x[0] = 5;"),
+    "attributes of members that mean nothing": (
+        "struct V { float a [[user(a)]]; };",
+        "V v; v.a = 5; x[0] = v.a;",
+    ),
 }
 
 
@@ -90,6 +100,17 @@ def test_spellings_of_others(case, device):
     before, body = SPELLINGS[case]
     source = f"#include <metal_stdlib>\nusing namespace metal;\n{before}\n"
     source += f"kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {{ if (i) return; {body} }}"
+    assert run(device, source, np.zeros(1, np.float32))[0] == [5]
+
+
+def test_functions_are_found_by_the_namespace_of_an_argument(device):
+    source = """#include <metal_stdlib>
+    kernel void k(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+      simdgroup_barrier(metal::mem_flags::mem_none);
+      threadgroup_barrier(metal::mem_flags::mem_threadgroup | metal::mem_flags::mem_device);
+      atomic_thread_fence(metal::mem_flags::mem_device, metal::memory_order_seq_cst);
+      if (i == 0) x[0] = 5;
+    }"""
     assert run(device, source, np.zeros(1, np.float32))[0] == [5]
 
 

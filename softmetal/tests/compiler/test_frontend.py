@@ -261,3 +261,15 @@ def test_refusals(source, message):
 )
 def test_broken_text_is_left_to_clang(source):
     assert rewrite(source).functions == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "kernel void k(device float* x [[user(a)]]) {}",
+        "kernel void k(device float* x [[access(read)]], constant int& n [[vendor::thing]]) {}",
+    ],
+)
+def test_attributes_that_mean_nothing(source):
+    ignored = rewrite(source).parsed.ignored
+    assert ["unknown attribute" in why.message for why in ignored] == [True] * source.count("[[")

@@ -16,6 +16,8 @@ STORAGE = "MSL 4: variables at program scope are in constant memory"
 POINTERS = "MSL 4: pointers and references have an address space"
 ATTRIBUTES = "MSL 5.2: attributes of kernel arguments"
 VERSIONS = "MSL: features of a version"
+POSITIONS = "MSL 5.2.3.6: positions in the grid have all scalar types, or all vector types with one number of elements"
+ELEMENTS = "clang: 'address of vector element requested'"
 
 
 class Rule(NamedTuple):
@@ -175,6 +177,34 @@ RULES = [
          _parameter("uint i [[thread_position_in_grid]]")),
     Rule(ATTRIBUTES, "kernel int k(device float* x [[buffer(0)]]) { return 1; }", "invalid return type 'int' for kernel function",
          "kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }"),
+    Rule("clang: an attribute behind a declarator is one of its type", "kernel void k(device float* x [[buffer(0)]]) [[max_total_threads_per_threadgroup(64)]] { x[0] = 1; }",
+         "'max_total_threads_per_threadgroup' attribute cannot be applied to types",
+         "[[max_total_threads_per_threadgroup(64)]] kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }"),
+    Rule(POSITIONS, _parameter("uint i [[thread_position_in_grid]], uint3 n [[threads_per_threadgroup]]"),
+         "'n' has the type 'uint3' and 'i' 'uint'", _parameter("uint i [[thread_position_in_grid]], ushort n [[threads_per_threadgroup]]")),
+    Rule(POSITIONS, _parameter("uint3 g [[threadgroup_position_in_grid]], uint i [[thread_position_in_grid]]"),
+         "'i' has the type 'uint' and 'g' 'uint3'",
+         _parameter("uint3 g [[threadgroup_position_in_grid]], uint i [[thread_index_in_threadgroup]]")),
+    Rule(POSITIONS, _parameter("ushort2 g [[threadgroup_position_in_grid]], const uint3 i [[thread_position_in_grid]]"),
+         "'i' has the type", _parameter("ushort2 g [[threadgroup_position_in_grid]], const uint2 i [[thread_position_in_grid]]")),
+    Rule("MSL 5.1.3: kernels are not called", "kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }\nkernel void c(device float* x [[buffer(0)]]) { k(x); }",
+         "a kernel function cannot be called",
+         "void k(device float* x) { x[0] = 1; }\nkernel void c(device float* x [[buffer(0)]]) { k(x); }"),
+    Rule("MSL 5.1.3: kernels are not called", "kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }\nkernel void c(device float* x [[buffer(0)]]) { if (x[0] > 1) k(x); }",
+         "a kernel function cannot be called",
+         "kernel void k(device float* x [[buffer(0)]]) { for (int k = 0; k < 3; k++) x[k] = 1; auto f = [](int k) { return k; }; x[0] = f(2); }"),
+    Rule("MSL 5.1.3: kernels are not called", "kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }\nkernel void c(device float* x [[buffer(0)]]) { ::k(x); }",
+         "a kernel function cannot be called",
+         "kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }\nkernel void c(device float* x [[buffer(0)]]) { auto k = [](float y) { return y; }; k(1.0f); }"),
+    Rule("MSL 2.1: half is a type", "uint half = i / 2; x[i] = half;", "'half' cannot be a name", "uint halved = i / 2; x[i] = half(halved);"),
+    Rule("MSL 2.1: bfloat is a type", "float f(float bfloat) { return 1; }###x[i] = f(2);", "'bfloat' cannot be a name",
+         "float f(bfloat) { return 1; }###x[i] = f(bfloat(2.0f));"),
+    Rule("MSL 5.1: vertex and fragment are keywords", "int a = 0, b = 0; int vertex = a + b; x[i] = vertex;", "'vertex' cannot be a name",
+         "int a = 0, b = 0; int vertexes = a + b; x[i] = vertexes;"),
+    Rule(ELEMENTS, "float4 v = c[0]; thread float* p = &v.y; x[i] = *p;", "address of vector element requested",
+         "struct P { float y; };###P v = {c[0]}; thread float* p = &v.y; x[i] = *p;"),
+    Rule(ELEMENTS, "float f(thread float* p) { return *p; }###thread float4* q = 0; float4 v = c[0]; x[i] = f(&v.x) + q->x;", "address of vector element requested",
+         "float f(thread float* p) { return *p; }###float4 v = c[0]; float y = v.x; x[i] = f(&y) + float(1 & int(v.x));"),
     Rule("MSL 5.1.3: threads of a threadgroup",
          "[[max_total_threads_per_threadgroup(2048)]] kernel void k(device float* x [[buffer(0)]]) { x[0] = 1; }",
          "'max_total_threads_per_threadgroup' attribute parameter is out of bounds: must be between 1 and 1024",

@@ -67,11 +67,10 @@ def front(source: str, options: CompileOptions) -> tuple[Program, str, list[Path
     kept = replace(options, strict=False, limits=False, extensions=True)
     program = Program(rewritten.text, kept, rewritten.functions, rewritten.constants, source)
     warnings = "" if is_checked else _check(program, given, rewritten, is_strict, renamed)
-    left = (
-        diagnostics.left_out(why, given.places(renamed))
-        for why in rewritten.parsed.left_out.values()
-    )
-    return program, "".join(left) + warnings, files
+    parsed, places = rewritten.parsed, given.places(renamed)
+    warned = [diagnostics.left_out(why, places) for why in parsed.left_out.values()]
+    warned += [diagnostics.warning(why, places) for why in parsed.ignored]
+    return program, "".join(warned) + warnings, files
 
 
 def _check(

@@ -217,8 +217,11 @@ def refusal(error: Refusal, source_map: SourceMap) -> str:
 
 def left_out(why: Refusal, source_map: SourceMap) -> str:
     """A warning about a declaration that the library does without."""
-    text = f"warning: {why.message}; this declaration is left out"
-    return source_map.render(*source_map.place(why.token.start), text) + "\n"
+    return warning(Refusal(why.token, f"{why.message}; this declaration is left out"), source_map)
+
+
+def warning(why: Refusal, source_map: SourceMap) -> str:
+    return source_map.render(*source_map.place(why.token.start), f"warning: {why.message}") + "\n"
 
 
 def undefined(error: UndefinedSymbol, text: str, source_map: SourceMap) -> str:

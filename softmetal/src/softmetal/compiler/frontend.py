@@ -13,9 +13,15 @@ from dataclasses import dataclass, replace
 
 from softmetal.compiler import directives, rules, swizzles
 from softmetal.compiler.indices import index_of, value_of
+from softmetal.compiler.rules import SPACES
 from softmetal.compiler.syntax import Declaration, Syntax
 from softmetal.compiler.tokens import Refusal, Token, apply_edits, blank, tokenize
-from softmetal.compiler.unsupported import about_textures, other_stage, refuse_parameters
+from softmetal.compiler.unsupported import (
+    OF_OTHER_STAGES,
+    about_textures,
+    other_stage,
+    refuse_parameters,
+)
 from softmetal.types import Function, FunctionConstant, Mode, Parameter
 
 ERASED = frozenset({"device", "thread", "threadgroup", "kernel"})
@@ -91,6 +97,7 @@ class Pass:
         self.optional = self._optional()
         self.kernels: dict[str, list[Declaration]] = {}  # templates may be overloaded
         self.left_out = self._other_stages()
+        self.ignored: list[Refusal] = []  # attributes that mean nothing
         self.shared_constants: set[int] = set()  # the word `constant` of those that others use
         self.functions: dict[str, Function] = {}
         self.heads: dict[int, tuple[tuple[Parameter, ...], int]] = {}  # by a kernel's start
@@ -454,11 +461,14 @@ class Pass:
                 rules.check_index(kind, index, self.tokens[first])
             elif attribute.name in BUILTINS:
                 kind = attribute.name
-            else:
+            elif attribute.name in OF_OTHER_STAGES or not SPACES & set(spelled):
                 raise Refusal(
                     self.tokens[first],
                     f"attribute '{attribute.name}' on a kernel parameter is not supported",
                 )
+            else:  # as Apple's compiler treats those that it does not know
+                why = f"unknown attribute '{attribute.name}' ignored"
+                self.ignored.append(Refusal(self.tokens[first], why))
         if not kind:
             if "threadgroup" in spelled:
                 kind = "threadgroup"
@@ -511,8 +521,8 @@ class Pass:
                     words[declaration.name] = declaration.start + texts.index("constant")
         self.shared_constants = {index for name, index in words.items() if name in used}
 
-    # DEVIATION: a threadgroup variable with an initializer is refused. Apple's compiler accepts a
-    # constant one.
+    # DEVIATION: a threadgroup variable with an initializer other than zero is refused. Apple's
+    # compiler accepts a constant one.
     def _is_storage(self, index: int) -> bool:
         before = index - 1
         while self.syntax.text(before) in ("const", "volatile", "static", "]", ")"):
@@ -539,12 +549,13 @@ class Pass:
         return stored
 
     def _erases_zeros(self, at: int) -> bool:
-        """Apple's compiler takes a list of zeros for a threadgroup variable, which stays without a
-        value. Other initializers are refused."""
+        """Apple's compiler takes zero, or a list of zeros, for a threadgroup variable, which stays
+        without a value. Other initializers are refused."""
         first = at + (self.syntax.text(at) == "=")
         last = self.syntax.partner.get(first, first)
-        values = {self.syntax.text(place) for place in range(first + 1, last)}
-        if self.syntax.text(first) != "{" or not values <= {"0", "0.0f", "0.f", "0.0", ","}:
+        values = {self.syntax.text(place) for place in range(first, last + 1)}
+        ends = self.syntax.text(last + 1) in (";", ",")
+        if not ends or not values <= {"0", "0.0f", "0.f", "0.0", "false", ",", "{", "}"}:
             raise Refusal(
                 self.tokens[at],
                 "initializers of threadgroup variables are not supported by softmetal: let one "

@@ -16,6 +16,8 @@ _STAGES = {
     "object": "object functions are",
     "intersection": "intersection functions are",
 }
+# Attributes of parameters that only functions of other stages have, or textures.
+OF_OTHER_STAGES = frozenset({"stage_in", "texture", "sampler", "payload", "imageblock_data"})
 _KEYWORDS = frozenset({"vertex", "fragment"})  # the others are attributes only
 _TEXTURE_TYPE = re.compile(r"(texture|depth)(1d|2d|3d|cube|_buffer)(_ms)?(_array)?|sampler")
 # Pattern of a word -> the construct it belongs to.

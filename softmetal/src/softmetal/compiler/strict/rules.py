@@ -26,6 +26,15 @@ _SCALAR_BUILTINS = frozenset(
     "quadgroup_index_in_threadgroup quadgroups_per_threadgroup threads_per_simdgroup "
     "dispatch_quadgroups_per_threadgroup thread_execution_width".split()
 )
+_POSITIONS = frozenset(
+    "thread_position_in_grid thread_position_in_threadgroup threadgroup_position_in_grid "
+    "threads_per_grid threads_per_threadgroup threadgroups_per_grid "
+    "dispatch_threads_per_threadgroup".split()
+)
+_POSITION = re.compile(r"u(?:int|short)([23]?)")
+_VECTOR = re.compile(r"(?:bool|u?(?:char|short|int|long)|half|float|bfloat)[234]")
+# Types and keywords of Metal that C++ would take for the name of a variable.
+_RESERVED = frozenset({"half", "bfloat", "vertex", "fragment", "kernel"})
 _VECTOR_ATTRIBUTES = frozenset({"ext_vector_type", "__ext_vector_type__", "vector_size"})
 _DECLARATORS = frozenset({"=", ";", ",", "[", "(", "{", ")"})
 
@@ -40,6 +49,9 @@ def enforce(parsed: Pass) -> None:
     for kernels in parsed.kernels.values():
         for kernel in kernels:
             _kernel(syntax, kernel)
+    _calls_of_kernels(parsed)
+    for parameters in parsed.parameters.values():
+        _positions(parameters)
 
 
 # ---- words --------------------------------------------------------------------------------------
@@ -55,6 +67,9 @@ def _tokens(syntax: Syntax) -> None:
             raise Refusal(token, "Metal does not support the 'register' storage class specifier")
         if token.text in _VECTOR_ATTRIBUTES:
             _vector(syntax, index)
+        is_named = token.text in _RESERVED and following in ("=", ";", ",", "[", ")")
+        if is_named and BUILTIN_TYPE.fullmatch(syntax.text(index - 1)):
+            raise Refusal(token, f"'{token.text}' cannot be a name: Metal has it as a keyword")
         if token.text == "(" and index not in allowed and _is_function_pointer(syntax, index):
             raise Refusal(syntax.tokens[index + 1], "pointers to functions are not allowed")
 
@@ -134,6 +149,7 @@ def _program_scope(syntax: Syntax) -> None:
     for declaration in syntax.declarations:
         if declaration.kind == "function":
             _static_locals(syntax, declaration)
+            _vector_elements(syntax, declaration)
         elif (
             declaration.kind == "other"
             and declaration.parameters < 0
@@ -187,6 +203,22 @@ def _static_locals(syntax: Syntax, function: Declaration) -> None:
             raise Refusal(
                 syntax.tokens[index], "static local variable must reside in constant address space"
             )
+
+
+def _vector_elements(syntax: Syntax, function: Declaration) -> None:
+    """Elements of vectors that the function declares have no address, as in clang's own vectors."""
+    within = range(function.parameters + 1, function.end - 1)
+    vectors = {
+        syntax.text(index + 1 + (syntax.text(index + 1) == "&"))
+        for index in within
+        if _VECTOR.fullmatch(syntax.text(index))
+    }
+    for index in within:
+        ampersand, name, dot, element, following = map(syntax.text, range(index, index + 5))
+        is_address = ampersand == "&" and syntax.text(index - 1) in ("=", "(", ",", "return", "{")
+        is_element = dot == "." and re.fullmatch("[xyzwrgba]", element) and following not in ".[("
+        if is_address and is_element and name in vectors:
+            raise Refusal(syntax.tokens[index], "address of vector element requested")
 
 
 # ---- pointers without an address space -----------------------------------------------------------
@@ -314,6 +346,62 @@ def _kernel(syntax: Syntax, kernel: Declaration) -> None:
         raise Refusal(
             syntax.tokens[kernel.parameters - 1], "a kernel function cannot be a member function"
         )
+
+    for attribute in syntax.attributes(syntax.partner[kernel.parameters], kernel.body):
+        raise Refusal(
+            syntax.tokens[syntax.partner[kernel.parameters]],
+            f"'{attribute.name}' attribute cannot be applied to types: write it before 'kernel'",
+        )
+
+
+def _calls_of_kernels(parsed: Pass) -> None:
+    """No function calls a kernel. A name that a function has too may mean that one."""
+    syntax = parsed.syntax
+    starts = {kernel.start for kernels in parsed.kernels.values() for kernel in kernels}
+    functions = [each for each in syntax.declarations if each.kind == "function"]
+    kernels = parsed.kernels.keys() - {each.name for each in functions if each.start not in starts}
+    for function in functions:
+        for index in range(function.body + 1, function.end - 1):
+            name = syntax.text(index)
+            if name in kernels and _is_call_of_kernel(syntax, index, function):
+                raise Refusal(
+                    syntax.tokens[index],
+                    f"a kernel function cannot be called: move the body of '{name}' to a function "
+                    "that both call",
+                )
+
+
+def _is_call_of_kernel(syntax: Syntax, index: int, function: Declaration) -> bool:
+    """Whether a name begins a statement, as the call of a kernel does, which has no value. A
+    function may declare something else by that name."""
+    begins = syntax.text(index - 1) in ("{", "}", ";", ")", "else", "::")
+    if not begins or syntax.text(index + 1) != "(":
+        return False
+    within = range(function.parameters + 1, function.end - 1)
+    return not any(
+        syntax.text(at) == syntax.text(index) and syntax.tokens[at - 1].kind == "word"
+        for at in within
+        if syntax.text(at - 1) != "else"
+    )
+
+
+def _positions(parameters: list[tuple[Parameter, Token]]) -> None:
+    """Positions and sizes in the grid have one number of components. Their types may differ."""
+    first: tuple[Parameter, int] | None = None
+    for parameter, token in parameters:
+        found = _POSITION.fullmatch(parameter.type.replace("const", "").strip())
+        if parameter.kind not in _POSITIONS or found is None or parameter.condition:
+            continue
+        components = int(found[1] or 1)
+        if first is None:
+            first = parameter, components
+        elif components != first[1]:
+            raise Refusal(
+                token,
+                f"'{parameter.name}' has the type '{parameter.type}' and '{first[0].name}' "
+                f"'{first[0].type}': positions and sizes in the grid must be all scalars or all "
+                "vectors with the same number of elements",
+            )
 
 
 def check_parameter(parameter: Parameter, token: Token) -> None:
