@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import lbrx
 
 TEXT = "The history of science is the study of the development of science and knowledge. "
-REPETITIVE = "for i in range(10):\n    print(i, names[i], values[i])\n" * 12
+REPETITIVE = TEXT * 6  # which the model goes on repeating
 
 
 @dataclass(frozen=True)

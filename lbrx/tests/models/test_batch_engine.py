@@ -151,7 +151,8 @@ def test_guesses_are_what_followed_before():
     assert look_up.guess([1, 2, 3, 4, 5, 9, 1, 2, 3, 4], 2) == []
     assert LookUp().guess([1, 2, 3], 4) == []
     assert LookUp().guess([], 4) == []
-    assert LookUp().guess([7, 7, 7, 7], 3) == [7]
+    assert LookUp().guess([7, 7, 7, 7], 3) == [7, 7, 7]
+    assert LookUp().guess([1, 2, 3, 1, 2, 3, 1], 7) == [2, 3, 1, 2, 3, 1, 2]
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 3, 200).tolist()
     look_up = LookUp()
@@ -164,7 +165,7 @@ def slow_guess(tokens, most):
         places = range(len(tokens) - 1, size - 1, -1)
         for end in places if len(tokens) >= size else ():
             if tokens[end - size : end] == tokens[len(tokens) - size :]:
-                return tokens[end : end + most]
+                return (tokens[end:] * most)[:most]
     return []
 
 

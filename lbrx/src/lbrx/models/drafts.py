@@ -32,8 +32,17 @@ class LookUp:
         for size in range(LONGEST, SHORTEST - 1, -1):
             begin = self._last.get(tuple(tokens[len(tokens) - size :]))
             if begin is not None:
-                return list(tokens[begin : begin + min(most, self._most)])
+                return self._following(tokens, begin, min(most, self._most))
         return []
+
+    @staticmethod
+    def _following(tokens: Sequence[int], begin: int, most: int) -> list[int]:
+        """The tokens from `begin` on, which go on repeating themselves at the end of the text."""
+        guess: list[int] = []
+        for place in range(begin, begin + most):
+            known = place < len(tokens)
+            guess.append(tokens[place] if known else guess[place - len(tokens)])
+        return guess
 
     def learn(self, guessed: int, right: int) -> None:
         """Note how many tokens of a guess were right."""
