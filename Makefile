@@ -104,7 +104,7 @@ test-wheels: dist ## installs the wheels of dist/ elsewhere and uses them there
 	$(PYTHON) -m venv .venv-peers
 	nice .venv-peers/bin/$(PIP) $(EDITABLE) \
 	  torch transformers sentencepiece onnx 'mlx[cpu]' jax tensorflow-cpu llama-cpp-python mergekit peft \
-	  ray cma scikit-learn pyarrow pillow
+	  ray cma scikit-learn pyarrow pillow langchain-openai
 	.venv-peers/bin/pip download --quiet --disable-pip-version-check --no-deps \
 	  --constraint constraints.txt --no-binary llama-cpp-python --dest .venv-peers/sources \
 	  llama-cpp-python
@@ -114,7 +114,7 @@ test-wheels: dist ## installs the wheels of dist/ elsewhere and uses them there
 test-peers: .venv-peers/.ready .venv/.wheels ## against peers from the registry, in a virtual environment of their own
 	OMP_NUM_THREADS=1 LBRX_GGML_SOURCES=.venv-peers/sources .venv-peers/bin/pytest -q -n auto \
 	  softmetal/tests/peers softcoreml/tests/peers lbrx/tests/peers lbrx/tests/formats lbrx/tests/convert/test_ray_engine.py \
-	  lbrx/tests/merge/test_evolve.py
+	  lbrx/tests/merge/test_evolve.py lbrx/tests/models/test_server_clients.py
 
 demo: .venv/.model ## a real language model answers through the Metal kernels
 	$(BIN)/lbrx devices

@@ -267,6 +267,23 @@ def test_anthropic(server):
         client.messages.create(**{**wanted, "model": "other"})
 
 
+def test_langchain(server):
+    langchain = pytest.importorskip("langchain_openai")
+    wanted = {"base_url": server.url + "/v1", "api_key": "none", "model": "tiny", "max_retries": 0}
+    model = langchain.ChatOpenAI(max_tokens=12, temperature=0, **wanted)
+    whole = model.invoke("Hello, world!")
+    assert "".join(part.content for part in model.stream("Hello, world!")) == whole.content != ""
+    assert whole.usage_metadata["output_tokens"] <= 12
+    longer = langchain.ChatOpenAI(max_tokens=300, seed=3, **wanted)
+    schema = {"title": "person", "description": "A person.", **SCHEMA}
+    assert is_person(json.dumps(longer.with_structured_output(schema).invoke("Ann")))
+    tools = longer.bind_tools([FUNCTION], tool_choice="weather", parallel_tool_calls=False)
+    (call,) = tools.invoke("Hello").tool_calls
+    assert is_weather(call["name"], call["args"])
+    vectors = langchain.OpenAIEmbeddings(check_embedding_ctx_length=False, **wanted)
+    assert np.linalg.norm(vectors.embed_query("Hello")) == pytest.approx(1, abs=1e-5)
+
+
 def test_ollama(server):
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(host=server.url)
