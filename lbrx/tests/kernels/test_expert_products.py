@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from device_memory import GPU_KERNELS, on_processors
 from quantized_values import reference, stored, weight
 
 import lbrx
@@ -18,6 +19,7 @@ from lbrx.tensors.quantized import expert_linears
 FLOATS = (dt.float32, dt.float16, dt.bfloat16)
 ROUNDING = {dt.float32: 2.0**-23, dt.float16: 2.0**-10, dt.bfloat16: 2.0**-7}
 PACKED = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k", "iq3_s", "mxfp4", "mlx:4:64", "q5:64")
+VARIANTS = ["serial", "simd", pytest.param("integers", marks=on_processors)]
 NOT_IN_INTEGERS = ("mlx:mxfp8", "mlx:nvfp4", *(s.name for s in checkpoint_schemes.SCHEMES))
 
 
@@ -74,14 +76,14 @@ def test_floats(kind, tokens, variant, rng):
     check(rng, kind, variant, tokens, shape=(4, 19, 83), each=tokens == 2)
 
 
-@pytest.mark.parametrize("variant", ["serial", "simd", "integers"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", PACKED)
 def test_packed(kind, variant, rng):
     check(rng, kind, variant, tokens=1 + PACKED.index(kind) * 7, each=PACKED.index(kind) % 2 == 1)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("variant", ["serial", "simd", "integers"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", sorted(quant.SCHEMES))
 def test_every_scheme(kind, variant, rng):
     problem = ExpertProduct(quant.find(kind), dt.uint8, 6, 5, 3, True, 21, 512, dt.float32)
@@ -93,17 +95,18 @@ def test_every_scheme(kind, variant, rng):
 
 
 @pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
-@pytest.mark.parametrize("variant", ["serial", "simd", "integers"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_rows_of_halves(variant, dtype, rng):
     check(rng, "q8_0", variant, dtype=dtype)
 
 
+@on_processors
 def test_rows_longer_than_a_strip(rng):
     check(rng, dt.float32, "serial", 9, shape=(3, 5, 2100))
 
 
 def test_several_stacks_share_an_operation(rng):
-    check(rng, "q4_0", "integers", 3, count=2)
+    check(rng, "q4_0", "simd" if GPU_KERNELS else "integers", 3, count=2)
 
 
 @pytest.mark.parametrize("kind", [dt.float16, "q4_k"], ids=str)
@@ -120,7 +123,7 @@ def test_one_expert_takes_all(kind, rng):
         np.testing.assert_allclose(found.numpy()[:, 0], x @ values[3].T, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.parametrize("variant", ["serial", "simd", "integers"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_under_bounds_and_race(variant, rng):
     with softmetal.checking("bounds", "race"):
         check(rng, "q4_0", variant, tokens=7, shape=(4, 9, 96))

