@@ -107,7 +107,7 @@ def test_progress_is_shown(monkeypatch):
 # ---- the steps themselves, on softmetal ----
 
 
-def recorded(name, tmp_path, seconds=60.0):
+def recorded(name, tmp_path, seconds=3600.0):
     file = tmp_path / "results"
     file.touch()
     STEPS[name](Recorder(file, seconds))
@@ -321,7 +321,7 @@ def test_the_neural_engine(tmp_path, monkeypatch):
     from lbrx.mac_report import neural_engine
 
     monkeypatch.setattr(neural_engine, "ROUNDS", 1)
-    found = recorded("neural engine", tmp_path, 600)
+    found = recorded("neural engine", tmp_path)
     assert [entry.text for entry in found.values() if entry.status is not Status.OK] == []
     assert found["layers"].values["error"] < 0.01
     assert "slice_update" in found["decode, slices and operation"].values["elsewhere"]
