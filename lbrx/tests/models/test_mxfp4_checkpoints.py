@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import reference_model
+from device_memory import tolerance
 
 import lbrx
 
@@ -50,7 +51,7 @@ def test_logits(model):
     opened = lbrx.language_model(folder, cache_dtype="float32")
     found = opened.engine.all_logits(tokens).numpy()
     # Processors multiply packed weights with 16-bit activations.
-    assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
+    assert np.abs(found - wanted).max() < tolerance(1e-3, 2e-2) * np.abs(wanted).max()
     mlp = opened.engine.network.layers[0].mlp
     assert mlp.gate_up.metadata.quantization == "mlx:mxfp4"
 
