@@ -92,6 +92,14 @@ SPELLINGS = {
         "struct V { float a [[user(a)]]; };",
         "V v; v.a = 5; x[0] = v.a;",
     ),
+    "lists of too few numbers": (
+        "constant int4 c = {1, 1};",
+        "uint a = 1, b = 2; uint4 v = {a, a ^ b, b}; float2 p = {3, 4}; float3 w = {1, 2};"
+        "float4 f = {p, 5}, whole = {p, p}; int3 y = {1, int2(2, 3)};"
+        "bool right = v.x == 1 && v.y == 3 && v.z == 2 && v.w == 0 && c.y == 1 && c.w == 0 &&"
+        "f.y == 4 && f.z == 5 && f.w == 0 && whole.w == 4 && w.y == 2 && w.z == 0 && y.z == 3;"
+        "x[0] = right ? 5 : 0;",
+    ),
 }
 
 
@@ -112,6 +120,35 @@ def test_functions_are_found_by_the_namespace_of_an_argument(device):
       if (i == 0) x[0] = 5;
     }"""
     assert run(device, source, np.zeros(1, np.float32))[0] == [5]
+
+
+DEDUCED = """
+template <int N> struct Offsets { int by[N]; };
+template <typename T, int N> [[kernel]] void add(
+    device T* x [[buffer(0)]], constant const Offsets<N>& o, uint i [[thread_position_in_grid]]) {
+  for (int n = 0; n < N; n++) x[i] += T(o.by[n]);
+}
+template <typename T> [[kernel]] void add(device T* x [[buffer(0)]], constant T& one) { x[0] += one; }
+template [[host_name("k")]] [[kernel]] void add(
+    device float* x [[buffer(0)]], constant const Offsets<2>& o, uint i [[thread_position_in_grid]]);
+template [[host_name("three")]] [[kernel]] void add(
+    device uint* x, constant const Offsets<3>&, uint i);
+template [[host_name("other")]] [[kernel]] void add(device int* x, constant int& one);
+"""
+
+
+def test_instantiations_whose_arguments_are_deduced(device):
+    x, offsets = np.zeros(16, np.float32), np.array([2, 3], np.int32)
+    found, _ = run(device, DEDUCED, x, offsets)
+    np.testing.assert_array_equal(found, x + 5)
+
+
+def test_an_instantiation_that_no_template_fits(device):
+    source = f"#include <metal_stdlib>\nusing namespace metal;\n{DEDUCED}\n"
+    source += "template kernel void add(device float* x, constant const Offsets<2>* o, uint i);"
+    library, error = device.newLibraryWithSource_options_error_(source, None, None)
+    assert library is None
+    assert "no kernel template has these parameters" in error.localizedDescription()
 
 
 @pytest.mark.parametrize("kind", ["float", "int"])

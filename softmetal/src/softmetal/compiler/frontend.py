@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from softmetal.compiler import directives, rules, swizzles
+from softmetal.compiler import directives, rules, swizzles, vector_lists
 from softmetal.compiler.indices import index_of, value_of
 from softmetal.compiler.rules import SPACES
 from softmetal.compiler.syntax import Declaration, Syntax
@@ -122,6 +122,7 @@ class Pass:
             self.replaced[index] = "static __attribute__((require_constant_initialization))"
         for index in swizzles.operands(self.syntax):
             self.replaced[index] = self.tokens[index].text + swizzles.VALUE
+        self.replaced |= vector_lists.calls(self.syntax)
         if self.left_out and not self.functions:
             raise next(iter(self.left_out.values()))
         suspects = rules.recursion_suspects(self.syntax)
@@ -303,13 +304,7 @@ class Pass:
         syntax = self.syntax
         plain = syntax.plain(declaration.start, declaration.end - 1)
         closing = plain[-1]
-        if syntax.text(closing) == ")" and "<" not in (syntax.text(i) for i in plain):
-            raise Refusal(
-                self.tokens[plain[0]],
-                "an instantiation whose template arguments are deduced is not supported by "
-                "softmetal: write them, e.g. 'template kernel void k<float>(...)'",
-            )
-        opening = -1
+        opening, values = -1, list[str]()
         if syntax.text(closing) == ")":  # drop the parameter types
             opening = next((i for i in plain if syntax.partner.get(i) == closing), closing)
             plain = plain[: plain.index(opening)]
@@ -328,16 +323,35 @@ class Pass:
             raise Refusal(
                 self.tokens[plain[0]], f"no kernel template named '{name}' to instantiate"
             )
-        kernel = self._instantiated(kernels, plain[named : last + 1], opening)
+        words = plain[named : last + 1]
+        if syntax.text(words[-1]) == ">":
+            kernel = self._instantiated(kernels, words, opening)
+        else:
+            kernel, values = self._deduced(kernels, plain[0], opening)
         if (renamed := self.replaced.get(kernel.parameters - 1)) is not None:
-            self.replaced[plain[named]] = renamed
-        spelled = " ".join(self._cpp(plain[i]) for i in range(named, last + 1))
+            self.replaced[words[0]] = renamed
+        spelled = " ".join(self._cpp(i) for i in words)
+        spelled += f"<{', '.join(values)}>" if values else ""
         entry = "::".join((*kernel.scope, spelled))
         scope = "::".join(declaration.scope)
         host_name = self._host_name(declaration) or entry
         self._add_function(kernel, host_name, entry, scope)
-        self.instances[host_name] = (kernel, plain[named : last + 1])
+        if not values:
+            self.instances[host_name] = (kernel, words)
         self.blanked.append((declaration.start, declaration.end))
+
+    def _deduced(
+        self, kernels: list[Declaration], at: int, opening: int
+    ) -> tuple[Declaration, list[str]]:
+        """The template with the parameters in the parentheses at `opening`, and its arguments."""
+        for kernel in kernels if opening >= 0 else []:
+            if (values := self.syntax.deduced(kernel, opening)) is not None:
+                return kernel, values
+        raise Refusal(
+            self.tokens[at],
+            "no kernel template has these parameters: write its arguments, e.g. "
+            "'template kernel void k<float>(...)'",
+        )
 
     def _find_kernels(self, scope: tuple[str, ...], path: tuple[str, ...]) -> list[Declaration]:
         """Kernels by the name written in `scope`: looked up outwards, then anywhere."""

@@ -5,6 +5,7 @@ It refuses nothing: it skips what it does not understand, and clang reports erro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -305,6 +306,26 @@ class Syntax:
             [word for text in texts for word in given.get(text, [text])]
             for texts in self.types_between(function.parameters)
         ]
+
+    def deduced(self, template: Declaration, opening: int) -> list[str] | None:
+        """The arguments of a template for the parameters in the parentheses at `opening`; None if
+        it does not have these, or if they do not say all arguments."""
+        start, _ = self._template_names(template)
+        names = self._template_parameters(template.start, start)
+        seen = set[str]()
+
+        def pattern(text: str) -> str:
+            if text not in names:
+                return re.escape(text)
+            known = text in seen
+            seen.add(text)
+            return f"(?P={text})" if known else f"(?P<{text}>.+?)"
+
+        types = self.parameter_types(template)
+        shape = " , ".join(" ".join(map(pattern, texts)) for texts in types)
+        written = " , ".join(map(" ".join, self.types_between(opening)))
+        found = re.fullmatch(shape, written)
+        return [found[name] for name in names] if found and seen == set(names) else None
 
     def types_between(self, opening: int) -> list[list[str]]:
         """The types of the parameters in the parentheses that open at `opening`."""

@@ -225,6 +225,23 @@ template <typename T> struct vec<T, 4> {
 
 }  // namespace metal
 
+namespace softmetal {
+
+template <class T> struct components { static constexpr int count = 1; };
+template <class T, int N> struct components<metal::vec<T, N>> { static constexpr int count = N; };
+
+// `V v = {values...}`, of which there may be too few: the rest is 0. compiler/vector_lists.py
+template <class V, class... Values> SM_INLINE constexpr V listed(Values... values) {
+  using T = typename V::element_type;
+  constexpr int count = (components<Values>::count + ...);
+  if constexpr (count == 2 && V::size == 3) return V{values..., (T)0};
+  else if constexpr (count == 2 && V::size == 4) return V{values..., (T)0, (T)0};
+  else if constexpr (count == 3 && V::size == 4) return V{values..., (T)0};
+  else return V{values...};
+}
+
+}  // namespace softmetal
+
 #include <softmetal/elementwise.h>
 
 #endif
