@@ -42,7 +42,7 @@ def test_names_of_nothing(command, tmp_path, capsys):
     ("kind", "settings", "reason"),
     [
         ("llama", {"model_type": "unheard_of"}, "the architecture 'unheard_of' is unknown"),
-        ("llama", {"quantization_config": {"quant_method": "fp8"}}, "is quantized ('fp8'), which"),
+        ("llama", {"quantization_config": {"quant_method": "hqq"}}, "is quantized ('hqq'), which"),
     ],
     ids=str,
 )
