@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
+from waiting import until
 
 import lbrx
 from lbrx.cli import main
@@ -300,10 +301,8 @@ def test_a_client_that_goes_away_frees_its_slot(server, stream):
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode() + data)
         time.sleep(0.2)
-    while cancelled() == before:
-        time.sleep(0.05)
-    while 'lbrx_texts_running{model="tiny"} 0' not in server.send("/metrics")[1]:
-        time.sleep(0.05)
+    until(lambda: cancelled() > before, "the text is cancelled")
+    until(lambda: 'running{model="tiny"} 0' in server.send("/metrics")[1], "its slot is free")
 
 
 def test_keys_and_origins():

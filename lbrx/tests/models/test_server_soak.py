@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from test_server import ASK, OPENAI, Server, folder, running
+from waiting import until
 
 __all__ = ["folder"]  # a fixture
 GOOD = [
@@ -131,10 +132,8 @@ def resources(server: Server) -> tuple[int, int]:
 
 def settle(server: Server) -> None:
     """Wait until no text runs or waits, which has to come."""
-    while not re.search(
-        r"running\S+ 0\n(.*\n)*lbrx_texts_waiting\S+ 0\n", server.send("/metrics")[1]
-    ):
-        time.sleep(0.05)
+    idle = re.compile(r"running\S+ 0\n(.*\n)*lbrx_texts_waiting\S+ 0\n")
+    until(lambda: idle.search(server.send("/metrics")[1]), "no text runs or waits")
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -152,7 +151,7 @@ def test_soak(folder, seconds, draft):
         settle(server)
         assert not clients.problems
         assert clients.answered > 0
-        while resources(server)[0] > files:  # the system closes connections a little later
-            time.sleep(0.1)
+        # The system closes connections a little later.
+        until(lambda: resources(server)[0] <= files, f"at most {files} files are open")
         assert resources(server)[1] < memory + (64 << 20)
         assert [said(server.ask(path, **body)) for path, body in GOOD] == expected

@@ -20,8 +20,8 @@ inline void expand(Block block, uint unit, thread float (&values)[UNIT]) {
 
 inline float sum_of(thread float (&chains)[CHAINS][UNIT]) {
   for (uint i = 0; i < UNIT; i++) chains[0][i] += chains[1][i];
-  for (uint half = UNIT / 2; half > 0; half /= 2)
-    for (uint i = 0; i < half; i++) chains[0][i] += chains[0][i + half];
+  for (uint reach = UNIT / 2; reach > 0; reach /= 2)
+    for (uint i = 0; i < reach; i++) chains[0][i] += chains[0][i + reach];
   return chains[0][0];
 }
 
