@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -14,6 +15,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
+from tempfile import TemporaryFile
 
 import pytest
 from waiting import until
@@ -62,19 +64,27 @@ class Server:
 @contextmanager
 def running(folder, *options: str):
     command = [sys.executable, "-m", "lbrx", "serve", str(folder), "--port", "0", "--quiet"]
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+    with (
+        TemporaryFile() as log,  # a pipe that nobody reads would fill, and stop the server
+        subprocess.Popen([*command, *options], stderr=log) as process,
+    ):
+
+        def written() -> str:
+            return os.pread(log.fileno(), 1 << 20, 0).decode()
+
         try:
-            seen = []
-            for line in process.stderr:
-                seen.append(line)
-                if found := re.search(r"serving .* at (http://\S+)", line):
-                    yield Server(process, found[1])
-                    break
-            else:
-                pytest.fail("".join(seen))
+            serving = re.compile(r"serving .* at (http://\S+)\n")
+            until(lambda: serving.search(written()) or process.poll() is not None, "it serves")
+            found = serving.search(written())
+            assert found, written()
+            yield Server(process, found[1])
         finally:
             process.send_signal(signal.SIGTERM)
-            status = process.wait()
+            try:
+                status = process.wait(120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
     assert status == 0
 
 
