@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_server import ASK, folder, model, server
 
 __all__ = ["folder", "model", "server"]  # fixtures
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "serve_clients.md"
+BLOCKS = re.findall(r"```python\nfrom (\w+)(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize(("package", "block"), BLOCKS, ids=[package for package, _ in BLOCKS])
+def test_the_page_of_clients(package, block, server, capsys):
+    """Each block prints an answer, with this server's address and model in it."""
+    pytest.importorskip(package)
+    address = server.url.removeprefix("http://")
+    source = f"from {package}{block}".replace("127.0.0.1:8080", address).replace("smollm2", "tiny")
+    exec(compile(source, "block", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
 
 
 def test_openai(server):
