@@ -364,7 +364,11 @@ def test_mlx(bits, group, rng, tmp_path):
             {"group_size": 32, "bits": 4},
             "'w.weight': shape: shape .* is not 4 bits in groups of 32",
         ),
-        ({"group_size": 64, "bits": 4, "mode": "mxfp4"}, "'w.weight': biases: "),
+        (
+            {"group_size": 64, "bits": 4, "mode": "mxfp4"},
+            "bits 4, group_size 64, mode 'mxfp4' are not supported",
+        ),
+        ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "'w.weight': "),
     ],
 )
 def test_mlx_that_does_not_fit(settings, message, tmp_path):

@@ -24,7 +24,7 @@ CHROMIUM = (
 )
 in_browser = pytest.mark.skipif(
     CHROMIUM is None or find_spec("playwright") is None,
-    reason="needs Playwright and a Chromium: pip install playwright, apt-get install chromium",
+    reason="needs Playwright, which make docs installs, and a Chromium: apt-get install chromium",
 )
 ANSWER = """Some **bold** and `code <b>`, a [link](https://example.org/?q=1) and $E = mc^2$.
 
