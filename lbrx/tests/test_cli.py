@@ -56,6 +56,7 @@ LEAVES = {leaf.prog: leaf for name in cli.commands() for leaf in leaves(cli.pars
 FAILING = {
     "lbrx devices": (),
     "lbrx inspect": ("nowhere.gguf",),
+    "lbrx generate": ("nowhere.gguf", "-p", "Hello"),
     "lbrx video info": ("nowhere.mov",),
     "lbrx video compare": ("nowhere.mov", "nowhere.mov"),
 }

@@ -114,6 +114,7 @@ def test_values_that_are_files():
         "TYPE",
         "VALUE",
         "X",
+        "[NAME=]MODEL",
         None,
     }
     actions = [a for n in cli.commands() for p in every(cli.parser_of(n)) for a in p._actions]

@@ -311,11 +311,7 @@ def test_every_option_has_a_type():
     arguments = argparse.ArgumentParser()
     generate.add_arguments(arguments)
     given = vars(arguments.parse_args(["model"]))
-    assert OptionKeywords.__annotations__.keys() - given == {
-        "logprobs",
-        "top_logprobs",
-        "logit_bias",
-    }
+    assert OptionKeywords.__annotations__.keys() - given == {"logprobs", "logit_bias"}
 
 
 def test_text_never_ends_within_a_character(model):

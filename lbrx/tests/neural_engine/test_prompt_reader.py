@@ -317,7 +317,7 @@ def test_bad_arguments_of_the_plan(arguments, message, make_model, capsys):
     "settings",
     [
         {"model_type": "rwkv"},
-        {"quantization_config": {"quant_method": "gptq"}},
+        {"quantization_config": {"quant_method": "hqq"}},
         {"hidden_act": "xielu"},
         {"rope_scaling": {"rope_type": "other", "factor": 2}},
         {"num_hidden_layers": 5},  # the file has fewer

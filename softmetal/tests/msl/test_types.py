@@ -61,7 +61,7 @@ def test_layout() -> None:
 
 def test_fields_are_lvalues() -> None:
     body = """
-    float3 v = a; thread float& x = v.x; thread float* y = &v.y; x += 1; *y *= 2; v.b++; v[0] -= 3;
+    float3 v = a; thread float3& w = v; w.x += 1; v.y *= 2; v.b++; v[0] -= 3;
     int k = int(i) % 3; v[k] += 100; result = v;"""
     a = sample(np.dtype(np.float32), (9, 3))
     want = a * [1, 2, 1] + [-2, 0, 1]
