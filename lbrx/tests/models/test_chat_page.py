@@ -207,8 +207,7 @@ def test_stop_edit_again_and_branches(server, opened):
     page.locator("#max-tokens").fill("400")
     page.keyboard.press("Escape")
     say(page, "Hello, world!")
-    page.locator("#stop:visible").wait_for()
-    page.locator("article.assistant .body:not(:empty)").wait_for()
+    page.locator("#stop:visible").wait_for()  # the answer of a quick machine ends soon
     page.keyboard.press("Escape")
     answered(page)
     assert page.locator("#status").inner_text() == "Stopped."
