@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import lbrx
 from lbrx.convert import Settings, convert
@@ -166,3 +167,10 @@ def test_settings_that_are_not_read(case, settings, told, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(lbrx.FormatError, match=told):
         lbrx.open_model(folder).canonical()[f"{MODULE}.weight"].numpy()
+
+
+def test_a_quantization_that_no_tensor_has(tmp_path):
+    save_file({"w.weight": np.ones((4, 4), np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    with pytest.raises(lbrx.FormatError, match="the quantization 'fp8', which no tensor has"):
+        lbrx.open_model(tmp_path).canonical()

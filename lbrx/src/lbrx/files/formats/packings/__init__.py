@@ -57,6 +57,10 @@ def packed_weights(files: ModelFiles) -> dict[str, Recipe]:
                 used |= near.used
                 break
     if is_read(files.config):
+        if not weights:
+            method = method_of(settings_of(files.config))
+            what = f"config.json names the quantization {method!r}, which no tensor has"
+            raise bad(files.path, f"{what}: remove it from the config of plain weights")
         used |= {name for name in files.tensors if _OF_CACHE.fullmatch(name)}
     rest = {name: info for name, info in files.tensors.items() if name not in used}
     return {**rest, **weights}
